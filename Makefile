@@ -1,0 +1,40 @@
+# Every target works on a fresh clone: ./run makes the environment first.
+PY := .venv/bin/python
+SOURCES := agentops workers runs quotas
+
+.PHONY: help up test test-fast check lint format lock ensure
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+up: ## everything on this machine (flags: ARGS="--port 8001 --no-model")
+	@./run up $(ARGS)
+
+test: ## the whole test suite (arguments for pytest: ARGS="-k ledger")
+	@./run test $(ARGS)
+
+test-fast: ## without worker processes and browser
+	@./run test -m "not process and not browser" $(ARGS)
+
+check: lint ## everything that needs no tests: style, types, layers, migrations, templates, spelling, locks
+	$(PY) -m mypy $(SOURCES)
+	.venv/bin/lint-imports
+	$(PY) manage.py check --fail-level ERROR
+	$(PY) manage.py makemigrations --check --dry-run
+	$(PY) -m djlint templates --lint --quiet
+	$(PY) -m codespell_lib
+	.ci/locks check
+
+lint: ensure ## ruff alone
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+format: ensure ## rewrite the sources in the common format
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+lock: ensure ## compile the requirements*.in into hashed locks (newer releases: ARGS=--upgrade)
+	.ci/locks write $(ARGS)
+
+ensure:
+	@./run ensure-dev

@@ -1,0 +1,30 @@
+"""The ASGI application: HTTP by Django, WebSockets by the apps' consumers behind the session of the browser.
+
+Origins are checked by the consumers themselves, for cookies only: a key or a ticket is no ambient authority.
+"""
+
+import os
+
+from django.core.asgi import get_asgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "agentops.settings")
+django_application = get_asgi_application()  # loads the apps: everything below needs them
+
+from channels.auth import AuthMiddlewareStack  # noqa: E402
+from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
+
+from agentops import http_guard, sockets  # noqa: E402
+from agentops.console.routing import websocket_urlpatterns as console_sockets  # noqa: E402
+from runs.routing import websocket_urlpatterns as run_sockets  # noqa: E402
+
+application = ProtocolTypeRouter(
+    {
+        "http": http_guard.guarded(django_application),
+        "websocket": sockets.known_paths_only(
+            AuthMiddlewareStack(URLRouter([*run_sockets, *console_sockets]))
+        ),
+    }
+)
+sockets.close_on_shutdown()
+http_guard.limit_daphne()
+

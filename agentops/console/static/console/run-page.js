@@ -1,0 +1,350 @@
+/* The page of one run: facts from the database, events from the stream. Data only ever becomes text nodes. */
+
+import { RunStream } from "../runs/run-stream.js";
+
+const ROWS_MOST = 1000; // older rows leave the page; the API has them all
+const OUTPUT_MOST = 400000; // characters shown; the result has them all
+const FACTS_MS = 5000;
+const FACTS_SOON_MS = 250;
+const SAY_MS = 5000;
+const MERGED = new Set(["output.delta", "run.progress"]);
+
+const config = JSON.parse(document.getElementById("run-config").textContent);
+const byId = (id) => document.getElementById(id);
+const page = byId("run-page");
+
+function element(tag, className, text) {
+  const made = document.createElement(tag);
+  if (className) {
+    made.className = className;
+  }
+  if (text !== undefined) {
+    made.textContent = text;
+  }
+  return made;
+}
+
+// -- facts ---------------------------------------------------------------------------------------
+
+function fillPairs(list, pairs) {
+  list.replaceChildren(
+    ...pairs.map(([name, value]) => {
+      const pair = element("div", "fact");
+      pair.append(element("dt", "", name), element("dd", "", value));
+      return pair;
+    }),
+  );
+}
+
+function fillRows(id, rows) {
+  const body = byId(id);
+  if (!body) {
+    return;
+  }
+  body.replaceChildren(
+    ...rows.map((cells) => {
+      const row = element("tr");
+      row.append(...cells.map((cell) => element("td", "", cell)));
+      return row;
+    }),
+  );
+  body.closest("section").hidden = rows.length === 0;
+}
+
+function link(text, address) {
+  const anchor = element("a", "", text);
+  anchor.href = address;
+  return anchor;
+}
+
+function fillLinks(facts) {
+  byId("run-links").replaceChildren(
+    ...facts.links.map(([what, text, address]) => {
+      const item = element("li", "", `${what}: `);
+      item.append(link(text, address));
+      return item;
+    }),
+  );
+  const artifacts = byId("run-artifacts");
+  if (artifacts) {
+    artifacts.replaceChildren(
+      ...facts.artifacts.map(([name, type, size, address]) => {
+        const item = element("li");
+        item.append(link(name, address), element("span", "quiet", ` ${type}, ${size} bytes`));
+        return item;
+      }),
+    );
+    artifacts.closest("section").hidden = facts.artifacts.length === 0;
+  }
+}
+
+function setText(id, text) {
+  const target = byId(id);
+  if (target) {
+    target.textContent = text;
+    target.closest("section").hidden = !text;
+  }
+}
+
+function setState(state) {
+  const pill = element("span", `pill pill-${config.tones[state] || "plain"}`, state);
+  byId("run-state").replaceChildren(pill);
+}
+
+function show(facts) {
+  setState(facts.state);
+  fillPairs(byId("run-head"), facts.head.concat(facts.money));
+  fillRows("run-attempts", facts.attempts);
+  fillRows("run-usage", facts.usage);
+  fillRows("run-transitions", facts.transitions);
+  fillRows("run-audit", facts.audit);
+  fillLinks(facts);
+  setText("run-result", facts.result);
+  setText("run-error", facts.error);
+  byId("run-cancel").hidden = !facts.may_cancel;
+  byId("run-requeue").hidden = !facts.may_requeue;
+  byId("cancel-asked").hidden = !facts.cancel_asked;
+}
+
+let factsTimer = null;
+let ended = config.terminal;
+
+async function readFacts() {
+  clearTimeout(factsTimer);
+  let wait = FACTS_MS;
+  try {
+    const answer = await fetch(config.facts, { cache: "no-store" });
+    if (answer.ok) {
+      const facts = await answer.json();
+      show(facts);
+      ended = facts.terminal;
+    } else {
+      wait = FACTS_MS * 4;
+    }
+  } catch {
+    wait = FACTS_MS * 2; // the server is away; the stream's status line says so
+  }
+  if (!ended) {
+    factsTimer = setTimeout(readFacts, wait);
+  }
+}
+
+function readFactsSoon() {
+  clearTimeout(factsTimer);
+  factsTimer = setTimeout(readFacts, FACTS_SOON_MS);
+}
+
+// -- timeline and output -------------------------------------------------------------------------
+
+class Timeline {
+  constructor() {
+    this.list = byId("timeline");
+    this.box = byId("timeline-box");
+    this.last = null; // {kind, row, count, characters} of the newest row
+    this.dropped = 0;
+  }
+
+  add(event) {
+    if (this.last && this.last.kind === event.kind && MERGED.has(event.kind)) {
+      this.last.count += 1;
+      this.last.characters += textLength(event);
+      this.last.row.lastChild.textContent = summary(event, this.last);
+      return;
+    }
+    const row = element("li", event.kind === "gap" ? "event event-gap" : "event");
+    const time = element("time", "quiet", clock(event.at));
+    time.dateTime = String(event.at || "");
+    time.title = event.id ? `${event.id}, ${event.at}` : String(event.at || "");
+    this.last = { kind: event.kind, row, count: 1, characters: textLength(event) };
+    row.append(time, element("b", "event-kind", event.kind), element("span", "event-data", ""));
+    row.lastChild.textContent = summary(event, this.last);
+    this.list.append(row);
+    this.trim();
+  }
+
+  trim() {
+    while (this.list.childElementCount > ROWS_MOST) {
+      this.list.firstElementChild.remove();
+      this.dropped += 1;
+      byId("timeline-note").textContent = `${this.dropped} older events are not shown here.`;
+    }
+  }
+}
+
+function textLength(event) {
+  return event.data && typeof event.data.text === "string" ? event.data.text.length : 0;
+}
+
+function summary(event, merged) {
+  const data = event.data || {};
+  if (event.kind === "output.delta") {
+    return `${merged.characters} characters in ${merged.count} events`;
+  }
+  if (event.kind === "run.progress") {
+    return `${data.done} of ${data.total} ${data.message || ""}`.trim();
+  }
+  const text = JSON.stringify(data);
+  return text === "{}" ? "" : text.length > 600 ? `${text.slice(0, 600)}…` : text;
+}
+
+function clock(at) {
+  const moment = new Date(typeof at === "number" ? at * 1000 : at);
+  return Number.isNaN(moment.getTime()) ? String(at || "") : moment.toISOString().slice(11, 23);
+}
+
+class Output {
+  constructor() {
+    this.box = byId("output");
+    this.length = 0;
+  }
+
+  add(text, reset) {
+    if (reset) {
+      this.box.replaceChildren();
+      this.length = 0;
+    }
+    this.box.append(document.createTextNode(text));
+    this.length += text.length;
+    while (this.length > OUTPUT_MOST && this.box.childNodes.length > 1) {
+      this.length -= this.box.firstChild.length;
+      this.box.firstChild.remove();
+    }
+    byId("output-section").hidden = this.length === 0;
+  }
+}
+
+function setProgress(data) {
+  const { done, total } = data;
+  const known = Number.isFinite(done) && Number.isFinite(total) && total > 0;
+  byId("run-progress").hidden = !known;
+  if (known) {
+    byId("run-progress-bar").max = total;
+    byId("run-progress-bar").value = Math.min(done, total);
+    byId("run-progress-text").textContent = `${done} of ${total} ${data.message || ""}`.trim();
+  }
+}
+
+// -- live ----------------------------------------------------------------------------------------
+
+const STATUS = {
+  connecting: "Connecting…",
+  live: "Live",
+  reconnecting: "Connection lost, trying again…",
+  ended: "The run has ended; this is its whole log.",
+  refused: "You may not follow this run live; the facts are refreshed every few seconds.",
+  stopped: "Stopped",
+};
+
+/* For operators who are no members of the run's account: their permission buys a ticket for each connection. */
+async function readTicket() {
+  const token = document.querySelector("[name=csrfmiddlewaretoken]").value;
+  const answer = await fetch(config.ticket, { method: "POST", headers: { "X-CSRFToken": token }, cache: "no-store" });
+  if (!answer.ok) {
+    throw new Error(`no ticket: ${answer.status}`);
+  }
+  return (await answer.json()).ticket;
+}
+
+class Live {
+  constructor() {
+    this.timeline = new Timeline();
+    this.output = new Output();
+    this.waiting = []; // what came while paused, or since the last frame was drawn
+    this.paused = false;
+    this.follow = true;
+    this.drawing = false;
+    this.said = 0;
+    this.unsaid = 0;
+    byId("follow").addEventListener("click", () => this.setFollow(!this.follow));
+    byId("pause").addEventListener("click", () => this.setPaused(!this.paused));
+    // Who scrolls up wants to read: following goes on from the button, or at the end of the list.
+    this.timeline.box.addEventListener("wheel", (event) => event.deltaY < 0 && this.setFollow(false), { passive: true });
+  }
+
+  start() {
+    this.stream = new RunStream(config.run, {
+      account: config.account,
+      ticket: config.ticket ? readTicket : undefined,
+      onEvent: (event) => this.later(() => this.event(event), 1),
+      onOutput: (text, { reset }) => this.later(() => this.output.add(text, reset), 0),
+      onGap: (event) => event.id || this.later(() => this.timeline.add({ kind: "gap", ...event }), 1),
+      onState: () => readFactsSoon(),
+      onRetriedBy: () => readFactsSoon(),
+      onStatus: (status) => this.status(status),
+    }).start();
+  }
+
+  later(draw, events) {
+    this.waiting.push(draw);
+    this.unsaid += events;
+    if (this.paused) {
+      byId("pause").textContent = `Go on (${this.waiting.length} new)`;
+    } else if (!this.drawing) {
+      this.drawing = true;
+      requestAnimationFrame(() => this.draw());
+    }
+  }
+
+  draw() {
+    this.drawing = false;
+    if (this.paused) {
+      return;
+    }
+    this.waiting.splice(0).forEach((draw) => draw());
+    if (this.follow) {
+      this.timeline.box.scrollTop = this.timeline.box.scrollHeight;
+      this.output.box.scrollTop = this.output.box.scrollHeight;
+    }
+    this.say();
+  }
+
+  event(event) {
+    this.timeline.add(event);
+    if (event.kind === "run.progress") {
+      setProgress(event.data || {});
+    }
+  }
+
+  /* A screen reader hears a summary, at most every five seconds, not each of hundreds of events. */
+  say() {
+    const wait = this.said + SAY_MS - Date.now();
+    clearTimeout(this.sayTimer);
+    if (wait > 0) {
+      this.sayTimer = setTimeout(() => this.say(), wait);
+    } else if (this.unsaid) {
+      const last = this.timeline.last ? this.timeline.last.kind : "";
+      byId("live-summary").textContent = `${this.unsaid} new events, last: ${last}`;
+      this.said = Date.now();
+      this.unsaid = 0;
+    }
+  }
+
+  setFollow(follow) {
+    this.follow = follow;
+    byId("follow").setAttribute("aria-pressed", String(follow));
+  }
+
+  setPaused(paused) {
+    this.paused = paused;
+    byId("pause").setAttribute("aria-pressed", String(paused));
+    byId("pause").textContent = paused ? "Go on" : "Pause";
+    if (!paused) {
+      this.draw();
+    }
+  }
+
+  status(status) {
+    byId("live-status").textContent = STATUS[status] || status;
+    page.dataset.live = status;
+    if (status === "ended") {
+      readFactsSoon();
+    }
+  }
+}
+
+if (config.stream) {
+  new Live().start();
+}
+if (!ended) {
+  factsTimer = setTimeout(readFacts, FACTS_MS);
+}

@@ -1,0 +1,178 @@
+"""The page to submit a run by hand: choose an agent, fill the form made from its schema, go to the run's page."""
+
+import uuid
+from typing import Any
+
+from django import forms
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+
+from agentops.console import schema_form
+from agentops.console.run_acts import page_of
+from quotas.admin_base import actor_of, request_id_of
+from quotas.errors import Refusal
+from quotas.json_rules import digest
+from quotas.models import Account, Priority
+from runs.agents import AgentNotRegistered, AgentSpec, get_agent, list_agents
+from runs.services import check_input, store_upload, submit_run
+from runs.uploads import checked_type, clean_name
+
+PERMISSION = "runs.submit_run"
+# Which field of the form a refusal is about; every other one is said above the form.
+FIELD_OF_CODE = {
+    "quota_exceeded": "account",
+    "too_many_in_flight": "account",
+    "priority_too_high": "priority",
+    "session_busy": "session",
+}
+
+
+class SubmitForm(forms.Form):
+    """The agent's fields, then what belongs to every run."""
+
+    def __init__(self, spec: AgentSpec, accounts: QuerySet[Account], *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.spec = spec
+        self.fields.update(schema_form.fields_for(spec))
+        self.input_names = list(self.fields)
+        only = accounts.first() if accounts.count() == 1 else accounts.filter(name="default").first()
+        self.fields["account"] = forms.ModelChoiceField(queryset=accounts, initial=only)
+        self.fields["priority"] = forms.ChoiceField(choices=Priority.choices, initial=spec.priority)
+        self.fields["session"] = forms.CharField(
+            required=False, max_length=200, help_text="Runs of one session run one at a time."
+        )
+        self.fields["metadata"] = schema_form.JsonField(
+            required=False, label="Metadata (JSON)", help_text="An object of your own, kept with the run."
+        )
+        # Pressed twice, the same form makes one run; changed and sent again, another one.
+        self.fields["form_id"] = forms.UUIDField(widget=forms.HiddenInput, initial=uuid.uuid4)
+
+    @property
+    def input_fields(self) -> list[forms.BoundField]:
+        return [self[name] for name in self.input_names if name != schema_form.WHOLE or self.whole_only]
+
+    @property
+    def whole_only(self) -> bool:
+        return self.input_names == [schema_form.WHOLE]
+
+    @property
+    def run_fields(self) -> list[forms.BoundField]:
+        return [self[name] for name in ("account", "priority", "session", "metadata")]
+
+    def clean_metadata(self) -> dict[str, Any] | None:
+        metadata = self.cleaned_data["metadata"]
+        if metadata is not None and not isinstance(metadata, dict):
+            raise forms.ValidationError("This must be an object: {…}.")
+        return metadata
+
+    def add_refusal(self, refusal: Refusal) -> None:
+        """Show the refusal where it belongs: at the input's fields, at a field of the run, or above the form."""
+        for error in refusal.facts.get("errors") or []:
+            self.add_error(schema_form.field_of(self.spec, error.get("path", "")), _said(error))
+        if not self.errors:
+            field = FIELD_OF_CODE.get(refusal.code)
+            self.add_error(field if field in self.fields else None, refusal.message)
+
+
+def _said(error: dict[str, Any]) -> str:
+    return f"{error.get('path') or 'input'}: {error.get('message', 'not valid')}"
+
+
+class SubmitPage:
+    """The page, drawn with a site's frame."""
+
+    def __init__(self, site: Any) -> None:
+        self._site = site
+
+    def handle(self, request: HttpRequest) -> HttpResponse:
+        if not request.user.has_perm(PERMISSION):
+            raise PermissionDenied
+        spec = _chosen(request.GET.get("agent", ""))
+        form = None
+        if spec is not None:
+            accounts = accounts_of(request.user)
+            is_post = request.method == "POST"
+            form = SubmitForm(spec, accounts, *((request.POST, request.FILES) if is_post else ()))
+            if is_post and form.is_valid():
+                run_id = _submit(request, form)
+                if run_id is not None:
+                    return HttpResponseRedirect(page_of(run_id))
+        context = {
+            **self._site.each_context(request),
+            "title": "Submit a run",
+            "agents": list_agents(),
+            "spec": spec,
+            "form": form,
+            "unknown": request.GET.get("agent", "") if spec is None else "",
+        }
+        status = 400 if form is not None and form.errors else 200
+        return TemplateResponse(request, "console/submit.html", context, status=status)
+
+
+def accounts_of(user: Any) -> QuerySet[Account]:
+    """Return the accounts a user may act for: a superuser all, everybody else where they may submit."""
+    if user.is_superuser:
+        return Account.objects.order_by("name")
+    mine = Account.objects.filter(memberships__user=user, memberships__role__in=("member", "owner"))
+    return mine.order_by("name")
+
+
+def _chosen(name: str) -> AgentSpec | None:
+    try:
+        return get_agent(name) if name else None
+    except AgentNotRegistered:
+        return None
+
+
+def _submit(request: HttpRequest, form: SubmitForm) -> uuid.UUID | None:
+    """Store the files, submit, and return the run's id; or put the refusal into the form and return None."""
+    cleaned = form.cleaned_data
+    account: Account = cleaned["account"]
+    run_input = schema_form.input_from(form.spec, cleaned)
+    key = _form_key(form, run_input)
+    try:
+        if isinstance(run_input, dict) and cleaned.get(schema_form.WHOLE) is None:
+            run_input |= _store_files(form, account)
+        check_input(form.spec.name, run_input, account=account)
+        submitted = submit_run(
+            account=account,
+            agent=form.spec.name,
+            input=run_input,
+            actor=actor_of(request),
+            priority=cleaned["priority"],
+            session=cleaned["session"],
+            metadata=cleaned["metadata"] or {},
+            idempotency_key=key,
+            idempotency_digest=digest(key),
+            request_id=request_id_of(request),
+        )
+    except Refusal as refusal:
+        form.add_refusal(refusal)
+        return None
+    return submitted.run.pk
+
+
+def _form_key(form: SubmitForm, run_input: Any) -> str:
+    """Return a key of this form with this content: what is pressed twice is one run."""
+    files = [(f.name, f.size) for f in form.files.values()]
+    rest = {name: str(form.cleaned_data[name]) for name in ("account", "priority", "session", "metadata")}
+    return f"console:{form.cleaned_data['form_id']}:{digest([run_input, files, rest])[:32]}"
+
+
+def _store_files(form: SubmitForm, account: Account) -> dict[str, str]:
+    """Store each uploaded file; return the input's fields with the files' ids. Raises Refusal."""
+    stored = {}
+    for name in schema_form.file_names(form.spec):
+        upload = form.cleaned_data.get(schema_form.PREFIX + name)
+        if upload:
+            file_name = clean_name(upload.name)
+            row = store_upload(
+                account=account,
+                name=file_name,
+                content_type=checked_type(upload, file_name),
+                chunks=upload.chunks(),
+            )
+            stored[name] = str(row.pk)
+    return stored

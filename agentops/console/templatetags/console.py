@@ -1,0 +1,44 @@
+"""Template filters of the console: every state, amount and age is shown through one of these."""
+
+import datetime as dt
+from typing import Any
+
+from django import template
+from django.utils import timezone
+from django.utils.safestring import SafeString
+
+from quotas import display
+
+register = template.Library()
+
+
+@register.filter
+def pill(word: Any) -> SafeString:
+    """Return a state as a coloured label."""
+    return display.pill("" if word is None else str(word))
+
+
+@register.filter
+def credits_of(amount: Any) -> str:
+    """Return micro-units as credits."""
+    return display.credits_of(amount if isinstance(amount, int) else None)
+
+
+@register.filter
+def age(moment: Any) -> str:
+    """Return how long ago a moment was."""
+    if not isinstance(moment, dt.datetime):
+        return display.NOTHING
+    return display.span((timezone.now() - moment).total_seconds())
+
+
+@register.filter
+def span(seconds: Any) -> str:
+    """Return a number of seconds for people."""
+    return display.span(float(seconds) if isinstance(seconds, int | float) else None)
+
+
+@register.filter
+def short(identifier: Any) -> str:
+    """Return the end of an id."""
+    return display.short(identifier)

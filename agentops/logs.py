@@ -1,0 +1,56 @@
+"""Structured logs: one line an event, `event` is an action name, ids are fields. JSON, or `console` for people."""
+
+import logging.config
+
+import structlog
+from structlog.typing import Processor
+
+
+def configure_structlog(log_format: str, level: str) -> None:
+    """Send structlog and the standard library through one formatter to stderr."""
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.stdlib.ExtraAdder(),
+        structlog.processors.format_exc_info,
+    ]
+    renderer: Processor = (
+        structlog.processors.JSONRenderer()
+        if log_format == "json"
+        else structlog.dev.ConsoleRenderer(colors=False)
+    )
+    logging.config.dictConfig(
+        {
+            "version": 1,
+            "disable_existing_loggers": False,
+            "formatters": {
+                "structured": {
+                    "()": structlog.stdlib.ProcessorFormatter,
+                    "foreign_pre_chain": shared,
+                    "processors": [
+                        structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                        renderer,
+                    ],
+                }
+            },
+            "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "structured"}},
+            "root": {"handlers": ["stderr"], "level": level},
+            "loggers": {
+                "django.request": {"level": "ERROR"},
+                "django.channels.server": {"level": "WARNING"},
+                "daphne": {"level": "WARNING"},
+                "axes": {"level": "WARNING"},
+                "httpx": {"level": "WARNING"},
+                "openai": {"level": "WARNING"},
+                "pypdf": {"level": "ERROR"},
+            },
+        }
+    )
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )

@@ -1,0 +1,15 @@
+"""Admin pages of money. What services write is read-only here; every act is audited in its transaction."""
+
+from quotas.admin.accounts import AccountAdmin
+from quotas.admin.keys import ApiKeyAdmin
+from quotas.admin.prices import PriceAdmin
+from quotas.admin.records import AuditEntryAdmin, HoldAdmin, LedgerEntryAdmin
+
+__all__ = [
+    "AccountAdmin",
+    "ApiKeyAdmin",
+    "AuditEntryAdmin",
+    "HoldAdmin",
+    "LedgerEntryAdmin",
+    "PriceAdmin",
+]

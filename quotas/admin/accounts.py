@@ -1,0 +1,157 @@
+"""Accounts: an operator sets the limits; the counters belong to the ledger and the holds."""
+
+import zoneinfo
+from decimal import Decimal
+from typing import Any
+
+from django import forms
+from django.contrib import admin
+from django.core.exceptions import ValidationError
+from django.db.models import Model
+from django.http import HttpRequest
+from django.utils import timezone
+
+from quotas import audit
+from quotas.admin_base import PAGE, BoundedPaginator, actor_of, request_id_of
+from quotas.display import credits_of
+from quotas.models import AMOUNT_MAX, MICRO, Account, Membership
+from quotas.selectors import spent_in_period
+
+SHOWN = ["spent_shown", "held_shown", "available_shown", "in_flight_shown"]
+
+
+class AccountForm(forms.ModelForm):  # type: ignore[type-arg]
+    """The limit is typed in credits and stored in micro-units."""
+
+    limit_credits = forms.DecimalField(
+        label="Limit in credits",
+        min_value=Decimal(0),
+        max_value=Decimal(AMOUNT_MAX) / MICRO,
+        max_digits=16,
+        decimal_places=6,
+    )
+
+    class Meta:
+        model = Account
+        fields = ["name", "period", "timezone", "max_in_flight", "max_priority"]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if "limit_credits" in self.fields:
+            self.fields["limit_credits"].initial = Decimal(self.instance.limit) / MICRO
+
+    def clean_timezone(self) -> str:
+        name: str = self.cleaned_data["timezone"]
+        if name not in zoneinfo.available_timezones():
+            raise ValidationError("No such time zone. Use a name like Europe/Berlin or UTC.")
+        return name
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean() or self.cleaned_data
+        if "limit_credits" in cleaned:
+            self.instance.limit = int(cleaned["limit_credits"] * MICRO)
+        return cleaned
+
+    @property
+    def changed_columns(self) -> list[str]:
+        """The model's columns this form changes."""
+        return ["limit" if name == "limit_credits" else name for name in self.changed_data]
+
+
+class MembershipInline(admin.TabularInline):  # type: ignore[type-arg]
+    model = Membership
+    extra = 0
+    autocomplete_fields = ["user"]
+
+
+@admin.register(Account)
+class AccountAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    form = AccountForm
+    inlines = [MembershipInline]
+    search_fields = ["name"]
+    list_display = ["name", "limit_shown", *SHOWN, "period"]
+    list_filter = ["period"]
+    list_per_page = PAGE
+    paginator = BoundedPaginator
+    show_full_result_count = False
+    actions = None
+    readonly_fields = [*SHOWN, "created_at"]
+    fieldsets = [
+        (None, {"fields": ["name", "limit_credits", "period", "timezone"]}),
+        ("Limits on runs", {"fields": ["max_in_flight", "max_priority"]}),
+        ("Now", {"fields": [*SHOWN, "created_at"]}),
+    ]
+
+    def has_delete_permission(
+        self,
+        request: HttpRequest,  # noqa: ARG002
+        obj: Model | None = None,  # noqa: ARG002
+    ) -> bool:
+        return False  # its ledger stays
+
+    @admin.display(description="Limit", ordering="limit")
+    def limit_shown(self, obj: Account) -> str:
+        return credits_of(obj.limit)
+
+    @admin.display(description="Spent in this period")
+    def spent_shown(self, obj: Account) -> str:
+        return credits_of(_spent(obj))
+
+    @admin.display(description="Held", ordering="held")
+    def held_shown(self, obj: Account) -> str:
+        return credits_of(obj.held)
+
+    @admin.display(description="Available")
+    def available_shown(self, obj: Account) -> str:
+        return credits_of(obj.limit - _spent(obj) - obj.held)
+
+    @admin.display(description="Runs in flight", ordering="in_flight")
+    def in_flight_shown(self, obj: Account) -> str:
+        return f"{obj.in_flight:,} of {obj.max_in_flight:,}"
+
+    def save_model(
+        self,
+        request: HttpRequest,
+        obj: Account,
+        form: AccountForm,
+        change: bool,  # noqa: FBT001  Django's signature
+    ) -> None:
+        """Write the changed columns only: the row's counters move while the form is open."""
+        columns = form.changed_columns
+        before = None
+        if not change:
+            obj.save()
+        elif columns:
+            before = Account.objects.filter(pk=obj.pk).values(*columns).get()
+            obj.save(update_fields=columns)
+        audit.record(
+            actor=actor_of(request),
+            action="account.changed" if change else "account.created",
+            target_type="account",
+            target_id=obj.pk,
+            before=before,
+            after={column: getattr(obj, column) for column in columns},
+            request_id=request_id_of(request),
+        )
+
+    def save_formset(self, request: HttpRequest, form: Any, formset: Any, change: bool) -> None:  # noqa: FBT001
+        """Memberships decide who may spend: their changes are audited too."""
+        super().save_formset(request, form, formset, change)
+        lists = {"added": formset.new_objects, "removed": formset.deleted_objects}
+        lists["changed"] = [changed for changed, _ in formset.changed_objects]
+        after = {
+            what: [f"{m.user} as {m.role}" for m in memberships] for what, memberships in lists.items() if memberships
+        }
+        if after:
+            audit.record(
+                actor=actor_of(request),
+                action="account.members_changed",
+                target_type="account",
+                target_id=form.instance.pk,
+                after=after,
+                request_id=request_id_of(request),
+            )
+
+
+def _spent(account: Account) -> int:
+    return spent_in_period(account, timezone.now())

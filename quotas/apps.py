@@ -1,0 +1,7 @@
+"""The app `quotas`."""
+
+from django.apps import AppConfig
+
+
+class QuotasConfig(AppConfig):
+    name = "quotas"

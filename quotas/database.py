@@ -1,0 +1,87 @@
+"""How a unit of database work is run: one transaction, repeated on a deadlock, a lock time-out or "locked"."""
+
+import random
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from django.conf import settings
+from django.db import DatabaseError, InterfaceError, OperationalError, connection, transaction
+from django.db.models import DateTimeField, F, Func
+from django.db.models.functions import Now
+
+from quotas.errors import Busy
+
+T = TypeVar("T")
+_jitter = threading.Event()  # never set: a wait on it is an interruptible pause
+
+# SQLSTATEs of PostgreSQL: serialization failure, deadlock, lock not available; errno of MySQL: deadlock, lock wait.
+BUSY_STATES = frozenset({"40001", "40P01", "55P03"})
+BUSY_NUMBERS = frozenset({1205, 1213, 3572})
+
+
+def is_busy(error: DatabaseError) -> bool:
+    """Whether the error says that somebody else holds the lock, so that the same work may be tried again."""
+    cause = error.__cause__
+    if getattr(cause, "sqlstate", None) in BUSY_STATES:
+        return True
+    number = cause.args[0] if cause is not None and cause.args else None
+    return number in BUSY_NUMBERS or "database is locked" in str(error)
+
+
+def in_transaction(work: Callable[[], T]) -> T:
+    """Run `work` in one transaction; up to three tries with jitter, then Busy (protocol 1.4).
+
+    Inside a caller's own transaction the work simply joins it: repeating a part of one is not possible.
+    """
+    if connection.in_atomic_block:
+        return work()
+    for remaining in reversed(range(settings.STATEMENT_RETRIES)):
+        try:
+            with transaction.atomic():
+                return work()
+        except OperationalError as error:
+            if not is_busy(error):
+                raise
+            if not remaining:
+                raise Busy from error
+        _jitter.wait(random.uniform(0.01, 0.1))  # noqa: S311  spreading, not secrecy
+    raise Busy
+
+
+def is_connection_lost(error: Exception) -> bool:
+    """Whether the server went away, so that the outcome of a commit is unknown (protocol 1.8)."""
+    return isinstance(error, InterfaceError) or (isinstance(error, OperationalError) and not is_busy(error))
+
+
+class _Later(Func):
+    output_field = DateTimeField()
+
+
+def later(seconds: float) -> Func:
+    """Return an expression: the database's now plus `seconds` (may be negative). Time decisions use it (1.6)."""
+    return _shift(Now(), seconds)
+
+
+def after(column: str, seconds: float) -> Func:
+    """Return an expression: a column plus `seconds`."""
+    return _shift(F(column), seconds)
+
+
+def _shift(base: Now | F, seconds: float) -> Func:
+    micro = round(seconds * 1_000_000)
+    if connection.vendor == "sqlite":
+        # The same text shape as Django's own datetimes, so that comparison as text is comparison in time.
+        return _Later(
+            base,
+            # Percent signs are doubled twice: once for this template, once for the parameters.
+            template=f"STRFTIME('%%%%Y-%%%%m-%%%%d %%%%H:%%%%M:%%%%f', %(expressions)s, '{micro / 1e6:+.3f} seconds')",
+        )
+    if connection.vendor == "postgresql":
+        return _Later(base, template=f"(%(expressions)s + INTERVAL '{micro} microseconds')")
+    return _Later(base, template=f"(%(expressions)s + INTERVAL {micro} MICROSECOND)")
+
+
+def lock_clause() -> dict[str, bool]:
+    """Options of `select_for_update` that pass over locked rows, where the engine can."""
+    return {"skip_locked": connection.features.has_select_for_update_skip_locked}

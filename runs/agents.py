@@ -1,0 +1,177 @@
+"""The agent registry: `@agent(...)`, the specification of an agent, and discovery of the modules that declare them.
+
+An agent's module is `agents.py` (or the package `agents`) of an installed app, or whatever `AGENTOPS_APPS` names:
+an import path or a folder. No file of ours has to change for a new agent.
+"""
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.utils.module_loading import autodiscover_modules
+from jsonschema import Draft202012Validator, FormatChecker
+
+from quotas.models import Priority
+
+Json = Any
+Handler = Callable[..., Any]
+NAME_MAX = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a run will probably cost, in micro-units: a fixed amount, or a function of the input."""
+
+    fixed: int = 0
+    function: Callable[[Json], int] | None = None
+
+    def of(self, run_input: Json) -> int:
+        """Return the amount to hold for this input, never negative."""
+        return max(0, self.fixed if self.function is None else int(self.function(run_input)))
+
+
+@dataclass(frozen=True)
+class AgentSpec:
+    """Everything AgentOps knows about an agent. `docs/agents.md` explains each field to authors."""
+
+    name: str
+    handler: Handler
+    version: str = "1"
+    description: str = ""
+    input_schema: Json = field(default_factory=lambda: {"type": "object"})
+    output_schema: Json | None = None
+    queue: str = "default"
+    priority: str = Priority.NORMAL
+    estimate: Estimate = field(default_factory=Estimate)
+    time_limit_seconds: float = 600.0
+    queue_wait_seconds: float | None = None  # None: the setting QUEUE_WAIT_SECONDS
+    policy: str = "interrupt"  # what becomes of a run whose worker is lost
+    dedupe_seconds: float = 0.0  # the same input again within this window is a 409
+    models: Callable[[Json], Iterable[str]] | None = None  # models the input names: must have a price at submit
+    allow: frozenset[str] = frozenset()  # what a submit may override: "time_limit"
+    sample: Json = None  # an example input, shown in the form and the docs
+
+    @cached_property
+    def validator(self) -> Draft202012Validator:
+        return Draft202012Validator(self.input_schema, format_checker=FormatChecker())
+
+    @cached_property
+    def output_validator(self) -> Draft202012Validator | None:
+        return None if self.output_schema is None else Draft202012Validator(self.output_schema)
+
+    @cached_property
+    def file_fields(self) -> tuple[str, ...]:
+        """Top-level input fields of format `file`: they name an uploaded file's id."""
+        properties = self.input_schema.get("properties", {})
+        return tuple(name for name, rule in properties.items() if rule.get("format") == "file")
+
+
+_registry: dict[str, AgentSpec] = {}
+_discovered: list[str] = []
+
+
+class AgentNotRegistered(LookupError):
+    """No agent of that name is registered in this process."""
+
+
+def agent(name: str, *, estimate: int | Callable[[Json], int] = 0, **fields: Any) -> Callable[[Handler], Handler]:
+    """Register the decorated handler as the agent `name`.
+
+    `estimate` is an amount in micro-units or a function of the input that returns one; the other fields are those
+    of AgentSpec. Raises ImproperlyConfigured for a bad schema, a bad name or a name taken by another handler.
+    """
+
+    def register(handler: Handler) -> Handler:
+        amount = Estimate(function=estimate) if callable(estimate) else Estimate(fixed=estimate)
+        text = fields.pop("description", None) or (handler.__doc__ or "").strip().split("\n\n")[0]
+        spec = AgentSpec(name=name, handler=handler, estimate=amount, description=text, **fields)
+        _check(spec)
+        _registry[name] = spec
+        return handler
+
+    return register
+
+
+def _check(spec: AgentSpec) -> None:
+    known = _registry.get(spec.name)
+    if known is not None and known.handler.__module__ != spec.handler.__module__:
+        raise ImproperlyConfigured(
+            f"Agent {spec.name!r} is declared in {known.handler.__module__} and {spec.handler.__module__}."
+        )
+    if not spec.name or len(spec.name) > NAME_MAX or not spec.name.isprintable() or " " in spec.name:
+        raise ImproperlyConfigured(f"Agent name {spec.name!r}: 1 to {NAME_MAX} printable characters, no space.")
+    if spec.priority not in Priority.values:
+        raise ImproperlyConfigured(f"Agent {spec.name}: priority {spec.priority!r} is not in {Priority.values}.")
+    if spec.policy != "interrupt":
+        raise ImproperlyConfigured(f"Agent {spec.name}: policy {spec.policy!r} is unknown; use 'interrupt'.")
+    for schema in filter(None, (spec.input_schema, spec.output_schema)):
+        Draft202012Validator.check_schema(schema)
+
+
+def discover() -> None:
+    """Import every module that declares agents, once a process."""
+    if _discovered:
+        return
+    _discovered.append("done")
+    autodiscover_modules("agents")
+    if settings.AGENTOPS_PROBE_AGENTS:
+        importlib.import_module("workers.agents.probe")
+    for place in settings.AGENTOPS_APPS:
+        _import(place)
+
+
+def _import(place: str) -> None:
+    """Import an `AGENTOPS_APPS` entry: an import path, or the path of a folder or a .py file."""
+    path = Path(place).expanduser()
+    if not path.exists():
+        if str(Path.cwd()) not in sys.path:
+            sys.path.insert(0, str(Path.cwd()))
+        try:
+            importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            raise ImproperlyConfigured(
+                f"AGENTOPS_APPS names {place!r}: neither an importable module nor a folder ({error})."
+            ) from error
+        return
+    files = sorted(path.glob("*.py")) if path.is_dir() else [path]
+    folder = str(path.resolve() if path.is_dir() else path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)  # so that its files can import each other
+    for file in files:
+        if file.name != "__init__.py":
+            _import_file(file)
+
+
+def _import_file(file: Path) -> None:
+    name = file.stem
+    if name in sys.modules and getattr(sys.modules[name], "__file__", None) == str(file.resolve()):
+        return
+    found: ModuleSpec | None = importlib.util.spec_from_file_location(name, file.resolve())
+    if found is None or found.loader is None:
+        raise ImproperlyConfigured(f"AGENTOPS_APPS: {file} is not a Python file.")
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module
+    found.loader.exec_module(module)
+
+
+def get_agent(name: str) -> AgentSpec:
+    """Return the agent's specification; raises AgentNotRegistered."""
+    discover()
+    try:
+        return _registry[name]
+    except KeyError:
+        raise AgentNotRegistered(name) from None
+
+
+def list_agents() -> list[AgentSpec]:
+    """Return all agents of this process, by name."""
+    discover()
+    return sorted(_registry.values(), key=lambda spec: spec.name)

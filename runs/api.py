@@ -1,0 +1,201 @@
+"""Runs over HTTP: submit, list, get, cancel, retry, ticket."""
+
+from uuid import UUID
+
+from django.db.models import QuerySet
+from django.urls import reverse
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from quotas.api_view import ApiView
+from quotas.json_rules import digest
+from quotas.openapi import AFTER, IDEMPOTENCY_KEY, LIMIT, problems
+from quotas.selectors import holds_of
+from runs import tickets
+from runs.errors import InvalidCursor, RunEnded
+from runs.listing import progress_of, with_tag
+from runs.models import Run
+from runs.selectors import get_run, list_runs
+from runs.serializers import (
+    CancelOut,
+    NothingIn,
+    ReasonIn,
+    RunOut,
+    RunPage,
+    SubmitIn,
+    TicketOut,
+)
+from runs.services.cancel import cancel_run
+from runs.services.requeue import requeue_run
+from runs.services.submit import Submitted, submit_run
+from runs.states import RunState
+
+TEXT_FILTERS = ("agent", "session", "tag")
+
+
+def shown(run: Run) -> RunOut:
+    """Return the run's full JSON with its hold and progress."""
+    hold = holds_of([run.id]).get(run.id)
+    context = {"holds": {run.id: hold.amount} if hold else {}, "progress": progress_of([run.id])}
+    return RunOut(run, context=context)
+
+
+def accepted(submitted: Submitted) -> Response:
+    """Answer a new run with 202 and its address, a replayed one with 200."""
+    run = submitted.run
+    headers = {"Location": reverse("run", args=[run.id])}
+    if submitted.replayed:
+        headers["Idempotent-Replayed"] = "true"
+    return Response(shown(run).data, status=200 if submitted.replayed else 202, headers=headers)
+
+
+class RunsView(ApiView):
+    """Submit a run, list runs."""
+
+    scopes = {"GET": "read", "POST": "submit"}
+    query = frozenset({"limit", "after", "state", *TEXT_FILTERS})
+
+    @extend_schema(
+        operation_id="list_runs",
+        tags=["runs"],
+        parameters=[
+            LIMIT,
+            AFTER,
+            OpenApiParameter("state", str, enum=RunState.values),
+            *(OpenApiParameter(name, str) for name in TEXT_FILTERS),
+        ],
+        responses={200: RunPage, **problems()},
+    )
+    def get(self, request: Request) -> Response:  # noqa: ARG002
+        """List the account's runs, newest first."""
+        limit = self.limit
+        rows = list(self._rows()[: limit + 1])
+        more = str(rows[limit - 1].id) if len(rows) > limit else None
+        return Response(RunPage({"results": rows[:limit], "next": more}).data)
+
+    def _rows(self) -> QuerySet[Run]:
+        filters = {
+            "state": self.choice("state", RunState.values),
+            "agent": self.parameter("agent"),
+            "session": self.parameter("session"),
+            "pk__lt": self._after(),
+        }
+        given = {name: value for name, value in filters.items() if value is not None}
+        rows = list_runs(self.caller.account, **given)
+        tag = self.parameter("tag")
+        return rows if tag is None else with_tag(rows, tag)
+
+    def _after(self) -> UUID | None:
+        raw = self.parameter("after")
+        if raw is None:
+            return None
+        try:
+            return UUID(raw)
+        except ValueError:
+            raise InvalidCursor(cursor=ascii(raw[:60])) from None
+
+    @extend_schema(
+        operation_id="submit_run",
+        tags=["runs"],
+        parameters=[IDEMPOTENCY_KEY],
+        request=SubmitIn,
+        responses={202: RunOut, 200: RunOut, **problems(402, 409, 413, 415, 422, 429)},
+    )
+    def post(self, request: Request) -> Response:  # noqa: ARG002
+        """Submit a run. It is stored when the answer is 202; `Location` is its address."""
+        body = self.body(SubmitIn)
+        caller = self.caller
+        submitted = submit_run(
+            account=caller.account,
+            actor=caller.actor,
+            idempotency_key=self.idempotency_key,
+            idempotency_digest=digest(body),
+            request_id=self.request_id,
+            traceparent=self.traceparent,
+            **body,
+        )
+        return accepted(submitted)
+
+
+class RunView(ApiView):
+    """One run."""
+
+    @extend_schema(operation_id="get_run", tags=["runs"], responses={200: RunOut, **problems(404)})
+    def get(self, request: Request, run_id: UUID) -> Response:  # noqa: ARG002
+        """Return the run with its input, result, usage and cost."""
+        return Response(shown(get_run(run_id, account=self.caller.account)).data)
+
+
+class CancelView(ApiView):
+    """Cancel a run."""
+
+    scopes = {"POST": "cancel"}
+
+    @extend_schema(
+        operation_id="cancel_run",
+        tags=["runs"],
+        request=ReasonIn,
+        responses={200: CancelOut, 202: CancelOut, **problems(404, 409)},
+    )
+    def post(self, request: Request, run_id: UUID) -> Response:  # noqa: ARG002
+        """Cancel the run: 200 when it is cancelled, 202 when its worker was asked to stop."""
+        reason = self.body(ReasonIn).get("reason", "")
+        verdict = cancel_run(
+            run_id=run_id,
+            actor=self.caller.actor,
+            account=self.caller.account,
+            reason=reason,
+            request_id=self.request_id,
+        )
+        run = verdict.run
+        if verdict.what == "ended" and run.state != RunState.CANCELLED:
+            raise RunEnded(run=str(run.id), state=str(run.state))
+        what = "requested" if verdict.what == "requested" else "cancelled"
+        status = 202 if what == "requested" else 200
+        return Response({"what": what, "run": shown(get_run(run.id)).data}, status=status)
+
+
+class RetryView(ApiView):
+    """Requeue an ended run."""
+
+    scopes = {"POST": "submit"}
+
+    @extend_schema(
+        operation_id="retry_run",
+        tags=["runs"],
+        parameters=[IDEMPOTENCY_KEY],
+        request=ReasonIn,
+        responses={202: RunOut, 200: RunOut, **problems(402, 404, 409, 422, 429)},
+    )
+    def post(self, request: Request, run_id: UUID) -> Response:  # noqa: ARG002
+        """Make a new run of an ended one: same agent and input, a new hold, linked by `retry_of`."""
+        reason = self.body(ReasonIn).get("reason", "")
+        submitted = requeue_run(
+            run_id=run_id,
+            actor=self.caller.actor,
+            account=self.caller.account,
+            reason=reason,
+            request_id=self.request_id,
+            idempotency_key=self.idempotency_key,
+        )
+        return accepted(submitted)
+
+
+class TicketView(ApiView):
+    """A ticket for a browser's socket."""
+
+    scopes = {"POST": "read"}
+
+    @extend_schema(
+        operation_id="issue_ticket",
+        tags=["runs"],
+        request=NothingIn,
+        responses={201: TicketOut, **problems(404)},
+    )
+    def post(self, request: Request, run_id: UUID) -> Response:  # noqa: ARG002
+        """Return a ticket that opens the run's socket once within a minute: `/ws/runs/<id>/?ticket=…`."""
+        self.body(NothingIn)
+        run = get_run(run_id, account=self.caller.account)
+        ticket = tickets.issue(run.id, self.caller)
+        return Response({"ticket": ticket, "expires_in": tickets.SECONDS}, status=201)

@@ -1,0 +1,7 @@
+"""The app `runs`."""
+
+from django.apps import AppConfig
+
+
+class RunsConfig(AppConfig):
+    name = "runs"

@@ -1,0 +1,81 @@
+"""Every Redis key and channel, a function each. All keys of a queue share its hash tag, all keys of a run its own."""
+
+import hashlib
+from uuid import UUID
+
+from django.conf import settings
+
+from quotas.models import Priority
+
+PRIORITIES: tuple[str, ...] = tuple(Priority.values)  # in the order in which they are read
+GROUP = "workers"
+
+
+def _tag(name: str) -> str:
+    return f"{{{settings.AGENTOPS_PREFIX}:{name}}}"
+
+
+def ready(queue: str, priority: str) -> str:
+    """Return the ready stream of a queue's priority."""
+    return f"{_tag(queue)}:ready:{priority}"
+
+
+def ready_streams(queue: str) -> list[str]:
+    """Return the queue's ready streams in strict order."""
+    return [ready(queue, priority) for priority in PRIORITIES]
+
+
+def wake(queue: str) -> str:
+    """Return the list whose elements wake one waiting worker each."""
+    return f"{_tag(queue)}:wake"
+
+
+def index(queue: str) -> str:
+    """Return the hash run id → `fence|stream|entry id`."""
+    return f"{_tag(queue)}:index"
+
+
+def slots(queue: str) -> str:
+    """Return the sorted set of global slots: `<worker>/<place>` scored by expiry in Redis time (ms)."""
+    return f"{_tag(queue)}:slots"
+
+
+def epoch(queue: str) -> str:
+    """Return the key that holds the Redis time (ms) at which this queue's keys were made."""
+    return f"{_tag(queue)}:epoch"
+
+
+def log(run_id: UUID) -> str:
+    """Return the event stream of a run."""
+    return f"{_tag(f'run:{run_id}')}:log"
+
+
+def run_wake(run_id: UUID) -> str:
+    """Return the channel on which appends to a run's log are announced."""
+    return f"{settings.AGENTOPS_PREFIX}:run:{run_id}:wake"
+
+
+def session_wake(account_id: int, session: str) -> str:
+    """Return the channel on which a new run of a session is announced. Hashed: a session's name is free text."""
+    digest = hashlib.sha256(session.encode()).hexdigest()[:32]
+    return f"{settings.AGENTOPS_PREFIX}:session:{account_id}:{digest}:wake"
+
+
+def control() -> str:
+    """Return the channel on which workers hear of cancels."""
+    return f"{settings.AGENTOPS_PREFIX}:control"
+
+
+def sweeper() -> str:
+    """Return the lease of the one sweeping process."""
+    return f"{_tag('sweeper')}:lease"
+
+
+def heartbeat(worker: str) -> str:
+    """Return the key that lives as long as a worker's heart beats."""
+    return f"{settings.AGENTOPS_PREFIX}:worker:{worker}"
+
+
+def ticket(value: str) -> str:
+    """Return the key of a single-use socket ticket."""
+    return f"{settings.AGENTOPS_PREFIX}:ticket:{value}"

@@ -1,0 +1,127 @@
+"""`submit_run AGENT --input JSON|@FILE [--file FIELD=PATH] [--watch]`: submit a run, and follow it if asked.
+
+Exit codes: 0 accepted (with --watch: succeeded), 1 failed, 2 wrong usage or refused, 3 cancelled or interrupted,
+4 no instance, 130 stopped watching (the run goes on). With `--json`: the run as one line; with --watch, its events
+before it.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import CommandParser
+
+from quotas.command import DONE
+from quotas.json_rules import digest, parse
+from quotas.models import Priority
+from runs.agents import AgentSpec
+from runs.command import RunCommand, run_facts
+from runs.serializers import SubmitIn
+from runs.services.files import clean_name, store_upload
+from runs.services.submit import find_spec, submit_run
+from runs.uploads import HEAD_BYTES, UploadTooLarge, type_of
+from runs.watch import Watcher
+
+PIECE_BYTES = 256 * 1024
+
+
+class Command(RunCommand):
+    help = "Submit a run and print its id."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        super().add_arguments(parser)
+        parser.add_argument("agent", help="the agent's name, as GET /api/v1/agents lists it")
+        parser.add_argument("--input", help="JSON, @FILE, or - for stdin; {} where it is left out")
+        parser.add_argument(
+            "--file",
+            action="append",
+            default=[],
+            metavar="[FIELD=]PATH",
+            help="upload a file and put its id into the input's field; may be repeated",
+        )
+        parser.add_argument("--priority", choices=Priority.values)
+        parser.add_argument("--session", default="", help="one run at a time a session")
+        parser.add_argument("--idempotency-key", help="the same key and input answer the first run")
+        parser.add_argument("--watch", action="store_true", help="follow the run until it ends")
+
+    def run(self, options: dict[str, Any]) -> int:
+        spec = find_spec(options["agent"])
+        run_input = self._input(options["input"])
+        for text in options["file"]:
+            self._add_file(spec, run_input, text)
+        body = self._body(options, run_input)
+        submitted = submit_run(
+            account=self.account,
+            actor=self.actor,
+            idempotency_key=options["idempotency_key"],
+            idempotency_digest=digest(body),
+            **body,
+        )
+        run = submitted.run
+        if not options["watch"]:
+            if self.as_json:
+                self.emit({**run_facts(run), "replayed": submitted.replayed})
+            else:
+                self.stdout.write(str(run.id))
+            return DONE
+        self.say(f"run {run.id}")
+        watcher = Watcher(run.id, account=self.account, write=self.write_raw, as_json=self.as_json)
+        return watcher.watch()
+
+    def _body(self, options: dict[str, Any], run_input: Any) -> dict[str, Any]:
+        """Return the body that the API would have got, checked by the same rules."""
+        key = options["idempotency_key"]
+        if key is not None and not (1 <= len(key) <= 200 and key.isascii() and key.isprintable()):
+            self.usage("--idempotency-key has 1 to 200 printable ASCII characters.")
+        given = {"agent": options["agent"], "input": run_input}
+        given |= {name: options[name] for name in ("priority", "session") if options[name]}
+        serializer = SubmitIn(data=given)
+        if not serializer.is_valid():
+            self.usage("; ".join(f"{name}: {error}" for name, error in serializer.errors.items()))
+        return dict(serializer.validated_data)
+
+    def _input(self, given: str | None) -> Any:
+        if given is None:
+            return {}
+        if given == "-":
+            return parse(sys.stdin.buffer.read(settings.BODY_LIMIT + 1))
+        if not given.startswith("@"):
+            return parse(given.encode("utf-8", "surrogateescape"))
+        try:
+            return parse(Path(given[1:]).read_bytes())
+        except OSError as error:
+            self.usage(f"--input: cannot read {given[1:]}: {error.strerror}.")
+
+    def _add_file(self, spec: AgentSpec, run_input: Any, text: str) -> None:
+        field, path = self._field_and_path(spec, text)
+        if not isinstance(run_input, dict):
+            self.usage("--file needs an input that is a JSON object.")
+        try:
+            size = path.stat().st_size
+            with path.open("rb") as source:
+                head = source.read(HEAD_BYTES)
+        except OSError as error:
+            self.usage(f"--file: cannot read {path}: {error.strerror}.")
+        if size > settings.UPLOAD_LIMIT:
+            raise UploadTooLarge(limit=settings.UPLOAD_LIMIT)
+        name = clean_name(path.name)
+        kind = type_of(name, "", head)
+        stored = store_upload(account=self.account, name=name, content_type=kind, chunks=_pieces(path))
+        run_input[field] = str(stored.pk)
+
+    def _field_and_path(self, spec: AgentSpec, text: str) -> tuple[str, Path]:
+        field, equals, path = text.partition("=")
+        if equals and field in spec.input_schema.get("properties", {}):
+            return field, Path(path)
+        if len(spec.file_fields) != 1:
+            fields = ", ".join(spec.file_fields) or "none"
+            self.usage(f"--file {text}: write FIELD=PATH; file fields of {spec.name}: {fields}.")
+        return spec.file_fields[0], Path(text)
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as source:
+        while piece := source.read(PIECE_BYTES):
+            yield piece

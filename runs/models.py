@@ -1,0 +1,187 @@
+"""The rows of a run: itself, its transitions, attempts, archive, artifacts, and uploaded files.
+
+Input and result are JSON texts, serialised once at the border: what ran is byte for byte what was stored, on
+every database, and no JSON work happens under a lock.
+"""
+
+import json
+from typing import Any
+
+from django.db import models
+
+from quotas.models import Account, Priority
+from runs.ids import new_run_id
+from runs.states import TERMINAL, RunState
+
+
+class Run(models.Model):
+    """One requested agent execution. `state` is written by runs.transitions alone."""
+
+    id = models.UUIDField(primary_key=True, default=new_run_id, editable=False)
+    account = models.ForeignKey(Account, models.PROTECT, related_name="runs")
+    agent = models.CharField(max_length=120)
+    queue = models.CharField(max_length=60, default="default")
+    priority = models.CharField(max_length=8, choices=Priority, default=Priority.NORMAL)
+    state = models.CharField(max_length=11, choices=RunState, default=RunState.QUEUED)
+    fence = models.BigIntegerField(default=1)
+    attempt = models.PositiveIntegerField(default=1)
+
+    # The owner, while running.
+    claim_token = models.CharField(max_length=32, null=True, blank=True, db_index=True)  # noqa: DJ001  no owner is not ""
+    worker = models.CharField(max_length=120, blank=True, default="")
+    lease_expires_at = models.DateTimeField(null=True, blank=True)
+    cancel_requested_at = models.DateTimeField(null=True, blank=True)
+
+    input_json = models.TextField()
+    result_json = models.TextField(null=True, blank=True)  # noqa: DJ001  no result is not the empty text
+    error = models.JSONField(null=True, blank=True)  # {class, type, message, traceback}
+    error_class = models.CharField(max_length=30, blank=True, default="")
+    usage = models.JSONField(default=dict, blank=True)  # {model: {kind: tokens}}
+    cost = models.BigIntegerField(default=0)
+    metadata = models.JSONField(default=dict, blank=True)
+    tags = models.JSONField(default=list, blank=True)
+
+    session = models.CharField(max_length=200, blank=True, default="")
+    session_slot = models.CharField(max_length=200, null=True, blank=True)  # noqa: DJ001  NULLs do not collide
+    session_number = models.PositiveIntegerField(default=0)
+    idempotency_key = models.CharField(max_length=220, null=True, blank=True)  # noqa: DJ001  NULLs do not collide
+    idempotency_digest = models.CharField(max_length=64, blank=True, default="")
+    fingerprint = models.CharField(max_length=64, null=True, blank=True)  # noqa: DJ001  NULLs do not collide
+    dedupe_until = models.DateTimeField(null=True, blank=True)
+
+    time_limit_seconds = models.FloatField()
+    queue_wait_seconds = models.FloatField()
+    retry_of = models.OneToOneField("self", models.SET_NULL, null=True, blank=True, related_name="retried_by_run")
+    retried_by = models.UUIDField(null=True, blank=True)
+    submitted_by = models.CharField(max_length=150, blank=True, default="")
+    request_id = models.CharField(max_length=64, blank=True, default="")
+    traceparent = models.CharField(max_length=60, blank=True, default="")
+
+    queued_at = models.DateTimeField()
+    started_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+    log_closed_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["account", "session_slot"], name="one_session_slot"),
+            models.UniqueConstraint(fields=["account", "idempotency_key"], name="one_idempotency"),
+            models.UniqueConstraint(fields=["account", "agent", "fingerprint"], name="one_fingerprint"),
+        ]
+        indexes = [
+            models.Index(fields=["state", "queue", "queued_at"], name="run_backlog"),
+            models.Index(fields=["state", "lease_expires_at"], name="run_leases"),
+            models.Index(fields=["log_closed_at", "finished_at"], name="run_open_logs"),
+            models.Index(fields=["account", "-id"], name="run_account"),
+            models.Index(fields=["account", "session", "session_number"], name="run_session"),
+            models.Index(fields=["agent", "-id"], name="run_agent"),
+        ]
+        permissions = [
+            ("view_payload", "Can see input, output and errors of runs"),
+            ("submit_run", "Can submit runs by hand"),
+            ("cancel_run", "Can cancel runs"),
+            ("requeue_run", "Can requeue ended runs"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.agent} {self.id}"
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.state in TERMINAL
+
+    @property
+    def input(self) -> Any:
+        return json.loads(self.input_json)
+
+    @property
+    def result(self) -> Any:
+        return None if self.result_json is None else json.loads(self.result_json)
+
+
+class Transition(models.Model):
+    """One change of state, inserted in its transaction: the durable life of the run (protocol 3.1)."""
+
+    run = models.ForeignKey(Run, models.CASCADE, related_name="transitions")
+    fence = models.BigIntegerField()
+    kind = models.CharField(max_length=30)
+    at = models.DateTimeField()
+    actor = models.CharField(max_length=150, blank=True, default="")
+    data = models.JSONField(default=dict)
+    prev = models.CharField(max_length=40, blank=True, default="")  # last event id the owner numbered
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["run", "fence"], name="one_transition_a_fence")]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.fence}"
+
+
+class Attempt(models.Model):
+    """One try at a run by one worker, keyed by (run, fence)."""
+
+    run = models.ForeignKey(Run, models.CASCADE, related_name="attempts")
+    fence = models.BigIntegerField()
+    number = models.PositiveIntegerField()
+    worker = models.CharField(max_length=120)
+    started_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True, blank=True)
+    outcome = models.CharField(max_length=20, blank=True, default="")  # empty while it runs
+    error = models.JSONField(null=True, blank=True)
+    error_class = models.CharField(max_length=30, blank=True, default="")
+    result_json = models.TextField(null=True, blank=True)  # noqa: DJ001  kept when a cancel mark won over a success
+    usage = models.JSONField(default=dict, blank=True)
+    cost = models.BigIntegerField(default=0)
+    progress = models.JSONField(default=dict, blank=True)  # {done, total, message}
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["run", "fence"], name="one_attempt_a_fence")]
+
+    def __str__(self) -> str:
+        return f"attempt {self.number}"
+
+
+class EventArchive(models.Model):
+    """The whole event log of an ended run: zlib over JSON lines, one event a line (protocol 3.4)."""
+
+    run = models.OneToOneField(Run, models.CASCADE, primary_key=True, related_name="archive")
+    body = models.BinaryField()
+    event_count = models.PositiveIntegerField()
+    last_id = models.CharField(max_length=40)
+    archived_at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return f"events of {self.run_id}"
+
+
+class StoredFile(models.Model):
+    """A file uploaded for inputs (`POST /files`); `id` is what an input field of format `file` names."""
+
+    id = models.UUIDField(primary_key=True, default=new_run_id, editable=False)
+    account = models.ForeignKey(Account, models.CASCADE, related_name="files")
+    name = models.CharField(max_length=200)
+    content_type = models.CharField(max_length=100)
+    size = models.BigIntegerField()
+    path = models.CharField(max_length=300)
+    uploaded_at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Artifact(models.Model):
+    """A file a run made. Bytes lie in the storage alias `artifacts`, under a name that carries the fence."""
+
+    run = models.ForeignKey(Run, models.CASCADE, related_name="artifacts")
+    name = models.CharField(max_length=200)
+    content_type = models.CharField(max_length=100)
+    size = models.BigIntegerField()
+    path = models.CharField(max_length=300)
+    fence = models.BigIntegerField()
+    made_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["run", "name"], name="one_artifact_name")]
+
+    def __str__(self) -> str:
+        return self.name

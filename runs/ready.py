@@ -1,0 +1,103 @@
+"""The producing side of the ready streams: wire format and dispatch (protocol 4.6, 5). Workers consume them."""
+
+import datetime as dt
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import redis
+
+from runs import keys, scripts
+from runs.models import Run
+
+DISPATCH = scripts.load(Path(__file__).parent / "lua" / "dispatch.lua")
+MESSAGE_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """What a ready entry carries: no payload."""
+
+    run_id: UUID
+    fence: int
+    version: int
+    traceparent: str = ""
+
+
+class Undecodable(ValueError):
+    """The entry's fields are not a ticket."""
+
+
+def parse(fields: dict[bytes, bytes]) -> Ticket:
+    """Return the ticket of an entry's fields; unknown further fields are ignored. Raises Undecodable."""
+    try:
+        return Ticket(
+            run_id=UUID(fields[b"run_id"].decode("ascii")),
+            fence=int(fields[b"fence"]),
+            version=int(fields.get(b"v", b"1")),
+            traceparent=fields.get(b"traceparent", b"").decode("ascii"),
+        )
+    except (KeyError, ValueError) as error:
+        raise Undecodable(str(error)) from error
+
+
+def dispatch(pipe: "redis.client.Pipeline", run: Run) -> None:
+    """Queue the dispatch of a queued run on a pipeline made by `scripts.execute`. Repeating it is always safe."""
+    DISPATCH.call(
+        pipe,
+        [keys.index(run.queue), keys.wake(run.queue), keys.ready(run.queue, run.priority)],
+        [str(run.pk), run.fence, keys.GROUP, MESSAGE_VERSION, run.traceparent],
+    )
+
+
+def dispatch_all(client: "redis.Redis", runs: Iterable[Run]) -> int:
+    """Dispatch queued runs in one round trip. Returns how many had to be added."""
+    rows = list(runs)
+
+    def fill(pipe: "redis.client.Pipeline") -> None:
+        for run in rows:
+            dispatch(pipe, run)
+
+    return sum(int(reply[0]) for reply in _checked(scripts.execute(client, fill)))
+
+
+def _checked(replies: Sequence[Any]) -> Sequence[Any]:
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return replies
+
+
+def named_entry(client: "redis.Redis", run: Run) -> tuple[str, str] | None:
+    """Return (stream, entry id) the index names for a run, or None."""
+    named = client.hget(keys.index(run.queue), str(run.pk))
+    if not isinstance(named, bytes):
+        return None
+    _, stream, entry_id = named.decode().split("|")
+    return stream, entry_id
+
+
+def depths(client: "redis.Redis", queue: str) -> dict[str, dict[str, int]]:
+    """Return {priority: {length, pending, oldest_ms}} of a queue's ready streams, in one round trip."""
+    pipe = client.pipeline(transaction=False)
+    for stream in keys.ready_streams(queue):
+        pipe.xlen(stream)
+        pipe.xrange(stream, count=1)
+        pipe.xpending(stream, keys.GROUP)
+    replies = pipe.execute(raise_on_error=False)
+    result = {}
+    for priority, at in zip(keys.PRIORITIES, range(0, len(replies), 3), strict=True):
+        length, first, pending = replies[at : at + 3]
+        if isinstance(length, Exception):
+            raise length
+        waiting_since = 0 if not first else int(first[0][0].split(b"-")[0])
+        in_flight = 0 if isinstance(pending, Exception) else int(pending["pending"])
+        result[priority] = {"length": int(length), "pending": in_flight, "oldest_ms": waiting_since}
+    return result
+
+
+def entry_time(entry_id: str) -> dt.datetime:
+    """Return when Redis made an entry, in UTC."""
+    return dt.datetime.fromtimestamp(int(entry_id.split("-")[0]) / 1000, tz=dt.UTC)

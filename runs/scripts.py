@@ -1,0 +1,57 @@
+"""Lua scripts, run by raw EVALSHA inside a pipeline: one round trip, and on NOSCRIPT one reload and one repeat.
+
+Every script of ours is safe to repeat, so a pipeline that met NOSCRIPT half-way is simply sent again.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import redis
+from redis.client import Pipeline
+from redis.exceptions import NoScriptError
+
+HERE = Path(__file__).parent / "lua"
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A script's text and its SHA-1, by which the server knows it."""
+
+    text: str
+    sha: str
+
+    def call(self, pipe: "Pipeline", keys: Sequence[str], args: Iterable[Any]) -> None:
+        """Queue a call on the pipeline."""
+        pipe.evalsha(self.sha, len(keys), *keys, *args)
+
+
+_all: list[Script] = []
+
+
+def load(path: Path) -> Script:
+    """Read a script file; it is known to `execute` from then on."""
+    text = path.read_text(encoding="utf-8")
+    script = Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+    _all.append(script)
+    return script
+
+
+def execute(client: "redis.Redis", fill: Callable[["Pipeline"], None]) -> list[Any]:
+    """Fill a pipeline, send it in one round trip and return the replies; a reply may be an exception of one command.
+
+    Raises redis' ConnectionError or TimeoutError when the server cannot be reached.
+    """
+    for last in (False, True):
+        pipe = client.pipeline(transaction=False)
+        fill(pipe)
+        if not len(pipe):
+            return []
+        replies: list[Any] = pipe.execute(raise_on_error=False)
+        if last or not any(isinstance(reply, NoScriptError) for reply in replies):
+            return replies
+        for script in _all:
+            client.script_load(script.text)
+    return []

@@ -1,0 +1,24 @@
+"""What may be done with runs: submit, cancel, requeue, and the owner's side of an attempt."""
+
+from runs.services.attempts import finish_attempts, hand_back, start_attempts, take_over
+from runs.services.cancel import CancelVerdict, cancel_run
+from runs.services.files import open_artifact, read_upload, store_artifact, store_upload
+from runs.services.requeue import requeue_run
+from runs.services.submit import Submitted, check_input, submit_run
+
+__all__ = [
+    "CancelVerdict",
+    "Submitted",
+    "cancel_run",
+    "check_input",
+    "finish_attempts",
+    "hand_back",
+    "open_artifact",
+    "read_upload",
+    "requeue_run",
+    "start_attempts",
+    "store_artifact",
+    "store_upload",
+    "submit_run",
+    "take_over",
+]

@@ -1,0 +1,90 @@
+"""Files: uploads for inputs and artifacts of runs, in one storage for web and workers."""
+
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+from typing import IO, Any
+from uuid import UUID
+
+from django.core.files import File
+from django.core.files.base import ContentFile
+from django.core.files.storage import storages
+from django.core.files.temp import NamedTemporaryFile
+from django.db import transaction
+
+from quotas.models import Account
+from runs.errors import NoSuchFile
+from runs.ids import new_run_id
+from runs.models import Artifact, Run, StoredFile
+from runs.states import RunState
+
+STORAGE = "artifacts"
+NAME_MAX = 200
+
+
+def clean_name(name: str) -> str:
+    """Return a file name without folders, control characters or surprises; never empty."""
+    last = PurePosixPath(name.replace("\\", "/")).name
+    kept = "".join(c for c in last if c.isprintable() and c not in '<>:"|?*').strip(". ")
+    return kept[:NAME_MAX] or "file"
+
+
+def store_upload(*, account: Account, name: str, content_type: str, chunks: Iterable[bytes]) -> StoredFile:
+    """Store an uploaded file and return its row, whose id an input field of format `file` may name."""
+    file_id = new_run_id()
+    with NamedTemporaryFile() as spool:
+        size = 0
+        for chunk in chunks:
+            size += len(chunk)
+            spool.write(chunk)
+        spool.seek(0)
+        path = storages[STORAGE].save(f"uploads/{account.pk}/{file_id}", File(spool))
+    return StoredFile.objects.create(
+        pk=file_id,
+        account=account,
+        name=clean_name(name),
+        content_type=content_type[:100] or "application/octet-stream",
+        size=size,
+        path=path,
+    )
+
+
+def read_upload(*, file_id: UUID, account_id: int) -> tuple[StoredFile, bytes]:
+    """Return an account's uploaded file and its bytes; raises NoSuchFile."""
+    row = StoredFile.objects.filter(pk=file_id, account_id=account_id).first()
+    if row is None:
+        raise NoSuchFile(file=str(file_id))
+    with storages[STORAGE].open(row.path) as stored:
+        return row, stored.read()
+
+
+def store_artifact(
+    *, run_id: UUID, fence: int, claim_token: str, name: str, data: bytes, content_type: str
+) -> dict[str, Any] | None:
+    """Store a file made by an attempt. Returns None, and keeps nothing, if the attempt is not the owner any more.
+
+    The bytes go first, under a name that carries the fence; the row follows in a transaction that takes the guarded
+    run row (protocol 1.5), so a fenced attempt cannot replace what the owner made.
+    """
+    storage = storages[STORAGE]
+    name = clean_name(name)
+    path = storage.save(f"runs/{run_id}/{fence}/{name}", ContentFile(data))
+    with transaction.atomic():
+        owner = Run.objects.select_for_update().filter(
+            pk=run_id, fence=fence, claim_token=claim_token, state=RunState.RUNNING
+        )
+        if owner.values_list("pk", flat=True).first() is None:
+            kept = False
+        else:
+            kept = True
+            values = {"content_type": content_type[:100], "size": len(data), "path": path, "fence": fence}
+            if not Artifact.objects.filter(run_id=run_id, name=name).update(**values):
+                Artifact.objects.create(run_id=run_id, name=name, **values)
+    if not kept:
+        storage.delete(path)
+        return None
+    return {"name": name, "content_type": content_type[:100], "size": len(data)}
+
+
+def open_artifact(artifact: Artifact) -> IO[bytes]:
+    """Return the artifact's bytes as an open file."""
+    return storages[STORAGE].open(artifact.path)

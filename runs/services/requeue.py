@@ -1,0 +1,114 @@
+"""Requeue: a new run of an ended one, made by a person or a client, at most once (protocol 2.2)."""
+
+import json
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from redis.exceptions import RedisError
+
+from quotas import audit
+from quotas import services as money
+from quotas.database import in_transaction
+from quotas.models import Account
+from runs import broker, keys
+from runs.errors import AlreadyRequeued, NotEnded
+from runs.ids import new_run_id
+from runs.models import Run
+from runs.selectors import get_run
+from runs.services.submit import (
+    Request,
+    Submitted,
+    admit_locked,
+    check_input,
+    estimate_of,
+    find_spec,
+    fingerprint_of,
+    route_key,
+)
+from runs.transitions import lock_runs
+
+COPIED = ("agent", "queue", "priority", "input_json", "session", "metadata", "tags")
+
+
+def requeue_run(
+    *,
+    run_id: UUID,
+    actor: str,
+    account: Account | None = None,
+    reason: str = "",
+    request_id: str = "",
+    idempotency_key: str | None = None,
+) -> Submitted:
+    """Make a new run with the input of an ended one, with a hold of its own, linked both ways.
+
+    Exempt from the agent's dedupe window. Raises NoSuchRun, NotEnded, AlreadyRequeued (facts.retried_by), and
+    whatever a submit refuses.
+    """
+    old = get_run(run_id, account)
+    spec = find_spec(old.agent)
+    run_input = old.input
+    check_input(old.agent, run_input, account=old.account)
+    new = Run(
+        pk=new_run_id(),
+        account=old.account,
+        retry_of=old,
+        session_slot=old.session or None,
+        time_limit_seconds=old.time_limit_seconds,
+        queue_wait_seconds=old.queue_wait_seconds,
+        submitted_by=actor[:150],
+        request_id=request_id[:64],
+        **{name: getattr(old, name) for name in COPIED},
+    )
+    new.idempotency_key = route_key("retry", idempotency_key)
+    new.idempotency_digest = fingerprint_of(old.account, new)
+    request = Request(
+        run=new,
+        estimate=estimate_of(spec, run_input),
+        idempotency_key=new.idempotency_key,
+        digest=new.idempotency_digest,
+        dedupe_seconds=0,
+        retry_of=old.pk,
+    )
+    return in_transaction(lambda: _requeue_locked(request, old.pk, reason))
+
+
+def _requeue_locked(request: Request, old_id: UUID, reason: str) -> Submitted:
+    new = request.run
+    money.lock_account(new.account_id)
+    old = lock_runs([old_id])[0]
+    if not old.is_terminal:
+        raise NotEnded(run=str(old_id), state=old.state)
+    if old.retried_by is not None:
+        return _same_or_refuse(request, old)
+    submitted = admit_locked(request)
+    if Run.objects.filter(pk=old_id, retried_by=None).update(retried_by=new.pk) != 1:
+        raise AlreadyRequeued(run=str(old_id), retried_by="another run")
+    audit.record(
+        actor=new.submitted_by,
+        action="run.requeue",
+        target_type="run",
+        target_id=old_id,
+        after={"retried_by": str(new.pk)},
+        reason=reason,
+        request_id=new.request_id,
+    )
+    transaction.on_commit(lambda: _tell_viewers(old_id, new.pk))
+    return submitted
+
+
+def _same_or_refuse(request: Request, old: Run) -> Submitted:
+    """Answer a repeated requeue: the first one's run for the same idempotency key, else AlreadyRequeued."""
+    existing = Run.objects.select_related("account").filter(pk=old.retried_by).first()
+    if existing is not None and request.idempotency_key and existing.idempotency_key == request.idempotency_key:
+        return Submitted(existing, replayed=True)
+    raise AlreadyRequeued(run=str(old.pk), retried_by=str(old.retried_by))
+
+
+def _tell_viewers(old_id: UUID, new_id: UUID) -> None:
+    """Announce `retried_by` to open sockets: a frame without an id, no part of the log. A lost one is in the row."""
+    message: dict[str, Any] = {"retried_by": str(new_id)}
+    try:
+        broker.client().publish(keys.run_wake(old_id), json.dumps(message))
+    except RedisError:
+        return

@@ -1,0 +1,273 @@
+"""Submit: one transaction under the account's lock, so that every refusal is a rollback (protocol 4)."""
+
+import datetime as dt
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import structlog
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Max, Q
+from redis.exceptions import RedisError
+
+from quotas import services as money
+from quotas.database import in_transaction
+from quotas.models import Account, Priority
+from quotas.prices import PriceTable
+from runs import broker, events, lifecycle, ready, scripts
+from runs.agents import AgentNotRegistered, AgentSpec, get_agent
+from runs.errors import (
+    BacklogFull,
+    DuplicateRun,
+    IdempotencyMismatch,
+    InvalidInputRefused,
+    InvalidRequest,
+    NoSuchFile,
+    PriorityTooHigh,
+    SessionBusy,
+    UnknownAgent,
+    Unsupported,
+)
+from runs.ids import new_run_id
+from runs.models import Run, StoredFile, Transition
+from runs.selectors import backlog_of
+from runs.transitions import begin
+
+log = structlog.get_logger(__name__)
+PRIORITY_ORDER = list(Priority.values)  # most urgent first
+LAPSE_MARGIN_SECONDS = 300.0
+TIME_LIMIT_MAX = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """The run a submit leads to. `replayed`: it was there already, by the same idempotency key and body."""
+
+    run: Run
+    replayed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A checked submit, everything serialised: what is left to do needs the account's lock."""
+
+    run: Run
+    estimate: int
+    idempotency_key: str | None
+    digest: str
+    dedupe_seconds: float
+    retry_of: UUID | None = None
+
+
+def submit_run(
+    *,
+    account: Account,
+    agent: str,
+    input: Any,  # noqa: A002  the API's own word
+    actor: str,
+    priority: str | None = None,
+    session: str = "",
+    on_busy: str = "reject",
+    idempotency_key: str | None = None,
+    idempotency_digest: str | None = None,
+    metadata: dict[str, Any] | None = None,
+    tags: list[str] | None = None,
+    time_limit: float | None = None,
+    request_id: str = "",
+    traceparent: str = "",
+) -> Submitted:
+    """Accept a run, or raise a Refusal and leave nothing behind.
+
+    Durable at the commit; dispatched after it (of the caller's transaction, inside one). When Redis is away then,
+    the sweeper dispatches later: the row is its own outbox.
+    """
+    if on_busy != "reject":
+        raise Unsupported(field="on_busy", value=on_busy, use="reject")
+    spec = find_spec(agent)
+    check_input(agent, input, account=account)
+    run = Run(
+        pk=new_run_id(),
+        account=account,
+        agent=spec.name,
+        queue=spec.queue,
+        priority=_allowed_priority(account, priority or spec.priority),
+        input_json=json.dumps(input, ensure_ascii=False, separators=(",", ":")),
+        session=session,
+        session_slot=session or None,
+        metadata=metadata or {},
+        tags=tags or [],
+        time_limit_seconds=_time_limit(spec, time_limit),
+        queue_wait_seconds=spec.queue_wait_seconds or settings.QUEUE_WAIT_SECONDS,
+        submitted_by=actor[:150],
+        request_id=request_id[:64],
+        traceparent=traceparent[:60],
+    )
+    run.idempotency_key = route_key("submit", idempotency_key)
+    run.idempotency_digest = idempotency_digest or fingerprint_of(account, run)
+    return admit(
+        Request(
+            run=run,
+            estimate=estimate_of(spec, input),
+            idempotency_key=run.idempotency_key,
+            digest=run.idempotency_digest,
+            dedupe_seconds=spec.dedupe_seconds,
+        )
+    )
+
+
+def route_key(route: str, key: str | None) -> str | None:
+    """Return the stored form of an idempotency key: unique per account and route."""
+    return f"{route}:{key}" if key else None
+
+
+def find_spec(agent: str) -> AgentSpec:
+    """Return the agent's specification; raises UnknownAgent."""
+    try:
+        return get_agent(agent)
+    except AgentNotRegistered:
+        raise UnknownAgent(agent=agent[:120]) from None
+
+
+def check_input(agent: str, run_input: Any, *, account: Account | None = None) -> None:
+    """Check an input against the agent's schema, its files against the account, its models against the prices.
+
+    Raises UnknownAgent, InvalidInputRefused (facts.errors: [{path, message}]), NoSuchFile, UnknownPrice.
+    """
+    spec = find_spec(agent)
+    found = sorted(spec.validator.iter_errors(run_input), key=lambda error: list(map(str, error.absolute_path)))
+    if found:
+        errors = [{"path": "/".join(map(str, e.absolute_path)), "message": e.message[:300]} for e in found[:20]]
+        raise InvalidInputRefused(agent=spec.name, errors=errors)
+    if account is not None and isinstance(run_input, dict):
+        _check_files(spec, run_input, account)
+    if spec.models is not None:
+        table = PriceTable.current()
+        for model in spec.models(run_input):
+            table.require(model)
+
+
+def _check_files(spec: AgentSpec, run_input: dict[str, Any], account: Account) -> None:
+    for name in spec.file_fields:
+        if name not in run_input:
+            continue
+        try:
+            file_id = UUID(str(run_input[name]))
+        except ValueError:
+            raise NoSuchFile(file=str(run_input[name])[:60]) from None
+        if not StoredFile.objects.filter(pk=file_id, account=account).exists():
+            raise NoSuchFile(file=str(file_id))
+
+
+def _allowed_priority(account: Account, priority: str) -> str:
+    if priority not in PRIORITY_ORDER:
+        raise InvalidRequest(field="priority", problem=f"one of {', '.join(PRIORITY_ORDER)}")
+    if PRIORITY_ORDER.index(priority) < PRIORITY_ORDER.index(account.max_priority):
+        raise PriorityTooHigh(priority=priority, account=account.name, max_priority=account.max_priority)
+    return priority
+
+
+def _time_limit(spec: AgentSpec, asked: float | None) -> float:
+    if asked is None:
+        return spec.time_limit_seconds
+    if "time_limit" not in spec.allow:
+        raise InvalidRequest(field="time_limit", problem=f"the agent {spec.name} does not allow it")
+    if not 0 < asked <= TIME_LIMIT_MAX:
+        raise InvalidRequest(field="time_limit", problem=f"seconds above 0, at most {TIME_LIMIT_MAX:.0f}")
+    return float(asked)
+
+
+def estimate_of(spec: AgentSpec, run_input: Any) -> int:
+    amount = spec.estimate.of(run_input)
+    if amount > 2**53:
+        raise InvalidRequest(field="input", problem="its estimate is above 2^53 micro-units")
+    return amount
+
+
+def fingerprint_of(account: Account, run: Run) -> str:
+    """Return the digest of what was asked: account, agent and the input in canonical form."""
+    canonical = json.dumps(json.loads(run.input_json), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(f"{account.pk}\n{run.agent}\n{run.session}\n{canonical}".encode()).hexdigest()
+
+
+def admit(request: Request) -> Submitted:
+    """Take the account's lock, decide, insert, and dispatch after the commit."""
+    run = request.run
+    backlog = backlog_of(run.queue)  # before the lock
+    if backlog >= settings.BACKLOG_LIMIT:
+        raise BacklogFull(queue=run.queue, backlog=backlog, limit=settings.BACKLOG_LIMIT)
+    if request.dedupe_seconds and request.retry_of is None:
+        run.fingerprint = fingerprint_of(run.account, run)
+    return in_transaction(lambda: admit_locked(request))
+
+
+def admit_locked(request: Request) -> Submitted:
+    run = request.run
+    account = money.lock_account(run.account_id)
+    now: dt.datetime = account.db_now  # type: ignore[attr-defined]  annotated by the lock
+    earlier = _earlier(request, now)
+    if earlier is not None:
+        return Submitted(earlier, replayed=True)
+    money.check_in_flight(account)
+    if run.session:
+        taken = Run.objects.filter(account=account, session=run.session).aggregate(n=Max("session_number"))["n"]
+        run.session_number = (taken or 0) + 1
+    run.queued_at = now
+    if run.fingerprint:
+        run.dedupe_until = now + dt.timedelta(seconds=request.dedupe_seconds)
+    first = begin(run, actor=run.submitted_by, data={"agent": run.agent, "estimate": request.estimate})
+    lapses = run.queue_wait_seconds + run.time_limit_seconds + LAPSE_MARGIN_SECONDS
+    money.place_hold(account, run_id=run.pk, amount=request.estimate, lapses_after=lapses)
+    transaction.on_commit(lambda: announce_queued(run, first))
+    return Submitted(run)
+
+
+def _earlier(request: Request, now: dt.datetime) -> Run | None:
+    """Return the run this submit repeats, raise what stands in its way, or None. One read, none for a plain run."""
+    run = request.run
+    clash = Q()
+    if request.idempotency_key:
+        clash |= Q(idempotency_key=request.idempotency_key)
+    if run.fingerprint:
+        clash |= Q(fingerprint=run.fingerprint, agent=run.agent)
+    if run.session_slot:
+        clash |= Q(session_slot=run.session_slot)
+    if not clash:
+        return None
+    rows = list(Run.objects.filter(clash, account_id=run.account_id).defer("input_json", "result_json"))
+    for row in rows:
+        if request.idempotency_key and row.idempotency_key == request.idempotency_key:
+            if now - row.queued_at > dt.timedelta(seconds=settings.IDEMPOTENCY_SECONDS):
+                Run.objects.filter(pk=row.pk).update(idempotency_key=None)
+            elif row.idempotency_digest != request.digest:
+                raise IdempotencyMismatch(run=str(row.pk))
+            else:
+                row.account = run.account
+                return row
+    for row in rows:
+        if run.fingerprint and row.fingerprint == run.fingerprint:
+            if row.dedupe_until is not None and row.dedupe_until <= now:
+                Run.objects.filter(pk=row.pk).update(fingerprint=None)
+            else:
+                raise DuplicateRun(run=str(row.pk))
+    for row in rows:
+        if run.session_slot and row.session_slot == run.session_slot:
+            raise SessionBusy(session=run.session, run=str(row.pk))
+    return None
+
+
+def announce_queued(run: Run, first: Transition) -> None:
+    """Append `<fence>-1` and dispatch, in one round trip (protocol 4.6). Redis being away is not an error here."""
+
+    def fill(pipe: Any) -> None:
+        events.call(pipe, lifecycle.append_of(first, run=run))
+        ready.dispatch(pipe, run)
+
+    try:
+        for reply in scripts.execute(broker.client(), fill):
+            if isinstance(reply, Exception):
+                log.warning("dispatch.refused", run_id=str(run.pk), error=str(reply))
+    except RedisError as error:
+        log.warning("dispatch.postponed", run_id=str(run.pk), error=str(error))

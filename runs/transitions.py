@@ -1,0 +1,131 @@
+"""transition(): the only writer of `Run.state` (protocol 1.1, 3.1).
+
+A set of moves is one conditional UPDATE that repeats every move's guard, and one INSERT of transition rows. The
+caller has locked the rows (`lock_runs`), so the count of rows hit is the verdict on all of them.
+"""
+
+import datetime as dt
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from django.db import connection
+from django.db.models import Case, F, Model, Q, QuerySet, Value, When
+from django.db.models.expressions import BaseExpression
+from django.db.models.functions import Cast, Now
+
+from runs.errors import TransitionRefused
+from runs.models import Run, Transition
+from runs.states import CONFIRM_CANCEL, SUBMIT, TERMINAL, Edge, RunState
+
+BULKY = ("input_json", "result_json")
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One run's step along an edge. `run` is its row as locked; `changes` are further columns of the same UPDATE."""
+
+    run: Run
+    edge: Edge
+    actor: str
+    at: dt.datetime
+    data: dict[str, Any] = field(default_factory=dict)
+    prev: str = ""
+    changes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def fence(self) -> int:
+        """The fence after the move."""
+        return self.run.fence + 1
+
+
+def lock_runs(run_ids: Iterable[UUID], *, bulky: bool = False) -> list[Run]:
+    """Lock run rows in the order of their ids and return them, each with the database's time as `db_now`."""
+    rows = _with_time().select_for_update().filter(pk__in=set(run_ids)).order_by("pk")
+    return list(rows if bulky else rows.defer(*BULKY))
+
+
+def _with_time() -> QuerySet[Run]:
+    return Run.objects.annotate(db_now=Now())
+
+
+def begin(run: Run, *, actor: str, data: dict[str, Any]) -> Transition:
+    """Insert a new run's row and its first transition. Its state and fence are those of submit's edge."""
+    run.state, run.fence = SUBMIT.target, 1
+    run.save(force_insert=True)
+    return Transition.objects.create(
+        run=run, fence=1, kind=SUBMIT.event, at=run.queued_at, actor=actor[:150], data=data
+    )
+
+
+def transition(moves: Sequence[Move]) -> list[Transition]:
+    """Move every run along its edge, or raise TransitionRefused and change nothing.
+
+    Returns the transition rows, in the order of the moves. The rows passed in carry the new state and fence after.
+    """
+    if not moves:
+        return []
+    columns: dict[str, list[Any]] = {}
+    for number, move in enumerate(moves):
+        for name, value in _columns(move).items():
+            columns.setdefault(name, [F(name)] * len(moves))[number] = value
+    guard = Q()
+    for move in moves:
+        guard |= _guard(move)
+    moved = Run.objects.filter(guard).update(
+        **{name: one_value(Run, name, [m.run.pk for m in moves], values) for name, values in columns.items()}
+    )
+    if moved != len(moves):
+        raise TransitionRefused([move.run.pk for move in moves])
+    rows = Transition.objects.bulk_create(_row(move) for move in moves)
+    for move in moves:
+        move.run.state = move.edge.target
+        move.run.fence = move.fence
+    return rows
+
+
+def _columns(move: Move) -> dict[str, Any]:
+    """Return the columns of a move. No right side reads a column assigned here (protocol 1.6), except the fence."""
+    columns: dict[str, Any] = {"state": str(move.edge.target), "fence": move.fence, **move.changes}
+    if RunState.RUNNING in move.edge.sources:
+        columns |= {"claim_token": None, "lease_expires_at": None}
+    if move.edge.target in TERMINAL:
+        columns |= {"finished_at": move.at, "session_slot": None}
+    return columns
+
+
+def _guard(move: Move) -> Q:
+    guard = Q(pk=move.run.pk, fence=move.run.fence, state__in=[str(state) for state in move.edge.sources])
+    if RunState.RUNNING in move.edge.sources:
+        guard &= Q(claim_token=move.run.claim_token)
+        if move.edge is not CONFIRM_CANCEL:
+            guard &= Q(cancel_requested_at=None)  # a cancel mark wins over every other end (protocol 12.1)
+    return guard
+
+
+def _row(move: Move) -> Transition:
+    return Transition(
+        run_id=move.run.pk,
+        fence=move.fence,
+        kind=move.edge.event,
+        at=move.at,
+        actor=move.actor[:150],
+        data=move.data,
+        prev=move.prev,
+    )
+
+
+def one_value(model: type[Model], name: str, keys: Sequence[Any], values: Sequence[Any], *, by: str = "pk") -> Any:
+    """Return the right side of `SET name = …` for a set of rows: the value they share, else a CASE by key."""
+    column = model._meta.get_field(name)
+    first = values[0]
+    if all(value is first or (not isinstance(first, BaseExpression) and value == first) for value in values):
+        return first
+    whens = [
+        When(**{by: key}, then=value if isinstance(value, BaseExpression | F) else Value(value, output_field=column))
+        for key, value in zip(keys, values, strict=True)
+    ]
+    case = Case(*whens, default=F(name), output_field=column)
+    # PostgreSQL takes the type of a CASE from its first arm, which may be an untyped NULL.
+    return Cast(case, output_field=column) if connection.features.requires_casted_case_in_updates else case

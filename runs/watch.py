@@ -1,0 +1,132 @@
+"""Watching a run in a terminal: its text as it comes, its progress as a bar, and how it ended."""
+
+import json
+import sys
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+from uuid import UUID
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
+
+from quotas.models import Account
+from runs.command import EXIT_OF_STATE, run_facts, usage_line
+from runs.models import Run
+from runs.reader import read_events
+from runs.selectors import get_run
+from runs.states import RunState
+
+POLL_SECONDS = 0.25
+QUIET = frozenset({"output.delta", "run.progress", "usage"})
+_pause = threading.Event()  # never set: an interruptible wait
+
+
+class Bar:
+    """The progress bar on stderr; nothing at all where stderr is not a terminal."""
+
+    def __init__(self) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            console=Console(file=sys.stderr),
+            transient=True,
+            disable=not sys.stderr.isatty(),
+        )
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> "Bar":
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def show(self, data: dict[str, Any]) -> None:
+        """Show a `run.progress` event's data: {done, total, message}."""
+        total, done = data.get("total") or None, data.get("done", 0)
+        text = str(data.get("message", ""))[:60]
+        if self._task is None:
+            self._task = self._progress.add_task(text, total=total)
+        self._progress.update(self._task, completed=done, total=total, description=text)
+
+
+class Watcher:
+    """Prints a run's events until it ends. `write` prints text as it is, without a line end."""
+
+    def __init__(
+        self, run_id: UUID, *, account: Account | None, write: Callable[[str], None], as_json: bool = False
+    ) -> None:
+        self.run_id = run_id
+        self.account = account
+        self.write = write
+        self.as_json = as_json
+        self._at_line_start = True
+
+    def watch(self, after: str = "") -> int:
+        """Follow the run to its end and return the command's exit code. Raises NoSuchRun, InvalidCursor."""
+        get_run(self.run_id, self.account)
+        cursor = after
+        with Bar() as bar:
+            while True:
+                page = read_events(self.run_id, cursor)
+                for event in page.events:
+                    self._show(dict(event), bar)
+                if page.ended:
+                    break
+                cursor = page.next
+                if not page.events:
+                    _pause.wait(POLL_SECONDS)
+        return self._finish(get_run(self.run_id, self.account))
+
+    def _show(self, event: dict[str, Any], bar: Bar) -> None:
+        if self.as_json:
+            self.write(json.dumps(event, ensure_ascii=False, default=str) + "\n")
+            return
+        data = event["data"]
+        if event["kind"] == "output.delta":
+            self._text(str(data.get("text", "")))
+        elif event["kind"] == "run.progress":
+            bar.show(data)
+        elif event["kind"] not in QUIET:
+            self._line(f"[{event['kind']}] {_short(data)}".rstrip())
+
+    def _text(self, text: str) -> None:
+        if text:
+            self.write(clean(text))
+            self._at_line_start = text.endswith("\n")
+
+    def _line(self, text: str) -> None:
+        start = "" if self._at_line_start else "\n"
+        self.write(f"{start}{clean(text)}\n")
+        self._at_line_start = True
+
+    def _finish(self, run: Run) -> int:
+        if self.as_json:
+            self.write(json.dumps(run_facts(run), ensure_ascii=False, default=str) + "\n")
+            return EXIT_OF_STATE[RunState(run.state)]
+        if run.error:
+            self._line(f"error: {run.error.get('class')}: {run.error.get('message')}")
+        elif run.result is not None:
+            self._line("result: " + json.dumps(run.result, ensure_ascii=False, indent=2))
+        self._line(f"{run.state}: run {run.id}")
+        self._line(usage_line(run))
+        return EXIT_OF_STATE[RunState(run.state)]
+
+
+def clean(text: str) -> str:
+    """Return text that may go to a terminal: a model's output must not move the cursor or set the title."""
+    return "".join(char if char.isprintable() or char in "\n\t" else "�" for char in text)
+
+
+def _short(data: dict[str, Any]) -> str:
+    shown = {name: value for name, value in data.items() if value not in ("", None, {}, [])}
+    text = json.dumps(shown, ensure_ascii=False, default=str) if shown else ""
+    return text if len(text) <= 160 else text[:157] + "..."

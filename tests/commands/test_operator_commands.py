@@ -1,0 +1,58 @@
+"""dead_letters and queue_status."""
+
+from runs.models import Run
+from runs.states import RunState
+from tests import builders
+from workers.models import DeadLetter
+
+
+def letter_of(account):
+    return builders.make_dead_letter(builders.make_run(RunState.FAILED, account=account))
+
+
+def test_dead_letters_list_and_show(manage, default_account, account):
+    mine, other = letter_of(default_account), letter_of(account)
+
+    assert [row["id"] for row in manage("dead_letters", "list", "--json").json["results"]] == [mine.pk]
+    assert str(mine.run_id) in manage("dead_letters", "list").out.replace("\n", "")
+    assert manage("dead_letters", "--account", account.name, "list", "--json").json["results"][0]["id"] == other.pk
+    shown = manage("dead_letters", "show", mine.pk, "--json").json
+    assert (shown["id"], shown["run"], shown["payload"]) == (mine.pk, str(mine.run_id), "")
+    assert "built to fail" in manage("dead_letters", "show", mine.pk).out
+    assert manage("dead_letters", "show", other.pk).code == 2
+    assert manage("dead_letters", "show", 10**30).code == 2
+    assert manage("dead_letters", "list", "--limit", 0).code == 2
+
+
+def test_dead_letters_requeue_makes_one_run_each(manage, default_account):
+    first, second = letter_of(default_account), letter_of(default_account)
+
+    ran = manage("dead_letters", "requeue", first.pk, second.pk, "--reason", "fixed", "--json")
+
+    assert ran.code == 0
+    made = {row["dead_letter"]: row["run"] for row in ran.json["results"]}
+    assert Run.objects.get(pk=made[first.pk]).retry_of_id == first.run_id
+    assert manage("dead_letters", "requeue", first.pk).code == 2
+    third = letter_of(default_account)
+    mixed = manage("dead_letters", "requeue", first.pk, third.pk, "--json")
+    assert mixed.code == 1
+    assert ["code" in row for row in mixed.json["results"]] == [True, False]
+    assert manage("dead_letters", "list", "--state", "requeued", "--json").json["results"][0]["id"] == third.pk
+
+
+def test_dead_letters_discard_needs_a_reason(manage, default_account):
+    letter = letter_of(default_account)
+    assert manage("dead_letters", "discard", letter.pk, "--reason", " ").code == 2
+    assert manage("dead_letters", "discard", letter.pk, "--reason", "known").code == 0
+    row = DeadLetter.objects.get()
+    assert (row.state, row.resolved_reason) == ("discarded", "known")
+    assert row.resolved_by.startswith("command")
+
+
+def test_queue_status_counts_what_waits(manage, default_account):
+    builders.make_worker()
+    ran = manage("queue_status", "--json")
+    assert ran.code == 0
+    assert [row["priority"] for row in ran.json["queues"]] == ["critical", "high", "normal", "low"]
+    assert ran.json["workers_alive"] == 1
+    assert "workers alive: 1" in manage("queue_status").out

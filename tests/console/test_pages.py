@@ -1,0 +1,316 @@
+"""Every page of the console: it renders, it is closed to who may not see it, and it shows hostile or odd rows inert."""
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from quotas.models import Account, AuditEntry, LedgerEntry
+from runs.models import Artifact, Run
+from tests import builders
+
+pytestmark = pytest.mark.django_db
+
+HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{ 7|add:7 }}\u202e"
+LISTS = [
+    "/admin/",
+    "/admin/overview.json",
+    "/admin/submit/",
+    "/admin/runs/run/",
+    "/admin/workers/deadletter/",
+    "/admin/workers/workerprocess/",
+    "/admin/quotas/account/",
+    "/admin/quotas/account/add/",
+    "/admin/quotas/hold/",
+    "/admin/quotas/ledgerentry/",
+    "/admin/quotas/price/",
+    "/admin/quotas/price/set/",
+    "/admin/quotas/apikey/",
+    "/admin/quotas/apikey/add/",
+    "/admin/quotas/auditentry/",
+    "/admin/auth/user/",
+    "/admin/auth/user/add/",
+    "/admin/auth/group/",
+    "/admin/axes/accessattempt/",
+]
+
+
+class Inline(HTMLParser):
+    """Collects what a strict content security policy would block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        data_block = given.get("type") == "application/json"
+        if tag == "style" or (tag == "script" and "src" not in given and not data_block):
+            self.found.append(tag)
+        self.found += [f"{tag} {name}" for name in given if name == "style" or re.match(r"on[a-z]", name)]
+        if str(given.get("href", "")).lower().startswith("javascript:"):
+            self.found.append(f"{tag} javascript:")
+
+
+def inline_parts(text: str) -> list[str]:
+    parser = Inline()
+    parser.feed(text)
+    return parser.found
+
+
+@pytest.fixture
+def root(client: Client) -> Client:
+    client.force_login(builders.make_user("root", is_staff=True, is_superuser=True))
+    return client
+
+
+@pytest.fixture
+def nobody(client: Client) -> Client:
+    """Staff without any permission."""
+    client.force_login(builders.make_user("nobody", is_staff=True))
+    return client
+
+
+@pytest.fixture
+def rows(account: Account) -> dict[str, Any]:
+    """One row for every page of one thing, with hostile text where people or models write."""
+    failed = builders.make_run(
+        "failed",
+        account=account,
+        input={"prompt": HOSTILE},
+        session=HOSTILE,
+        error={"class": "agent_bug", "type": HOSTILE, "message": HOSTILE, "traceback": HOSTILE},
+        metadata={HOSTILE: HOSTILE},
+        tags=[HOSTILE],
+        usage={HOSTILE: {HOSTILE: 3}},
+        cost=1500000,
+    )
+    Artifact.objects.create(
+        run=failed, name=HOSTILE, content_type="text/html", size=3, path="nowhere", fence=2
+    )
+    builders.make_run("succeeded", account=account, result={"text": HOSTILE})
+    letter = builders.make_dead_letter(failed, message=HOSTILE, payload=HOSTILE)
+    worker = builders.make_worker(name="w<b>1</b>", host=HOSTILE[:100])
+    builders.make_run("running", account=account, worker=worker.name)
+    entry = AuditEntry.objects.create(
+        actor=HOSTILE[:100],
+        action="run.cancelled",
+        target_type="run",
+        target_id=str(failed.pk),
+        before={HOSTILE: 1},
+        reason=HOSTILE,
+    )
+    key, _ = builders.make_api_key(account)
+    ledger = LedgerEntry.objects.create(account=account, kind="grant", amount=-5, reason=HOSTILE)
+    return {
+        "runs/run": failed.pk,
+        "workers/deadletter": letter.pk,
+        "workers/workerprocess": worker.pk,
+        "quotas/account": account.pk,
+        "quotas/auditentry": entry.pk,
+        "quotas/apikey": key.pk,
+        "quotas/ledgerentry": ledger.pk,
+    }
+
+
+@pytest.mark.parametrize("path", LISTS)
+def test_a_superuser_sees_every_list_and_form(root: Client, rows: dict[str, Any], path: str) -> None:
+    answer = root.get(path)
+
+    assert answer.status_code == 200
+    assert inline_parts(answer.content.decode()) == []
+
+
+def test_a_superuser_sees_the_page_of_every_row_and_hostile_text_stays_text(
+    root: Client, rows: dict[str, Any]
+) -> None:
+    for place, pk in rows.items():
+        answer = root.get(f"/admin/{place}/{pk}/change/")
+        text = answer.content.decode()
+
+        assert answer.status_code == 200, place
+        assert "<script>alert" not in text, place
+        assert "<img src=x" not in text, place
+        assert inline_parts(text) == [], place
+
+
+def test_the_facts_and_the_raw_row_are_json(root: Client, rows: dict[str, Any]) -> None:
+    facts = root.get(f"/admin/runs/run/{rows['runs/run']}/facts.json")
+    raw = root.get(f"/admin/runs/run/{rows['runs/run']}/raw.json")
+
+    assert (facts["Content-Type"], facts.json()["state"]) == ("application/json", "failed")
+    assert raw["Content-Type"].startswith("application/json")
+    assert "claim_token" not in raw.json()
+
+
+@pytest.mark.parametrize("path", [path for path in LISTS if path not in {"/admin/", "/admin/overview.json"}])
+def test_staff_without_permission_are_refused(nobody: Client, rows: dict[str, Any], path: str) -> None:
+    assert nobody.get(path).status_code == 403
+
+
+def test_staff_without_permission_see_no_row(nobody: Client, rows: dict[str, Any]) -> None:
+    for place, pk in rows.items():
+        assert nobody.get(f"/admin/{place}/{pk}/change/").status_code == 403, place
+    for page in ("facts.json", "raw.json", "artifacts/1/"):
+        assert nobody.get(f"/admin/runs/run/{rows['runs/run']}/{page}").status_code == 403, page
+
+
+def test_staff_without_permission_see_an_overview_without_numbers(nobody: Client, rows: dict[str, Any]) -> None:
+    page = nobody.get("/admin/")
+    numbers = nobody.get("/admin/overview.json").json()
+
+    assert page.status_code == 200
+    assert b"data-number" not in page.content
+    assert set(numbers) == {"at"}
+
+
+def test_who_is_not_staff_is_sent_to_the_sign_in(client: Client, owner: Any) -> None:
+    client.force_login(owner)
+
+    answer = client.get("/admin/runs/run/")
+
+    assert (answer.status_code, answer["Location"]) == (302, "/admin/login/?next=/admin/runs/run/")
+
+
+def test_payloads_need_a_permission_of_their_own(client: Client, rows: dict[str, Any]) -> None:
+    viewer = builders.make_operator("viewer", permissions=["view_run", "view_deadletter"])
+    client.force_login(viewer)
+
+    run = client.get(f"/admin/runs/run/{rows['runs/run']}/change/")
+    letter = client.get(f"/admin/workers/deadletter/{rows['workers/deadletter']}/change/")
+    letters = client.get("/admin/workers/deadletter/")
+    raw = client.get(f"/admin/runs/run/{rows['runs/run']}/raw.json")
+    artifact = Artifact.objects.get()
+    download = client.get(f"/admin/runs/run/{rows['runs/run']}/artifacts/{artifact.pk}/")
+    ticket = client.post(f"/admin/runs/run/{rows['runs/run']}/ticket/")
+
+    for answer in (run, letter, letters, raw):
+        assert answer.status_code == 200
+        assert b"alert(2)" not in answer.content.replace(b"onerror=alert(2)&gt;&quot;&#x27;&amp;{{ 7|add:7 }}", b"") or (
+            answer is run  # its session is no payload
+        )
+    assert b'id="output"' not in run.content
+    assert b'id="run-error"' not in run.content
+    assert (download.status_code, ticket.status_code) == (403, 403)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"input_json": "no json at all"},
+        {"input_json": ""},
+        {"result_json": "{broken"},
+        {"error": "a text"},
+        {"error": ["a", "list"]},
+        {"error": {"message": None}},
+        {"error": {"nothing": "known"}},
+        {"usage": {"model": 3, "other": {"input": "many"}}},
+        {"usage": ["odd"]},
+        {"metadata": [], "tags": {"a": 1}},
+        {"metadata": "text", "tags": "text"},
+        {"worker": "", "lease_expires_at": None, "started_at": None, "finished_at": None},
+        {"state": "unheard-of", "priority": "", "agent": "gone.agent"},
+        {"cost": 2**53, "attempt": 0, "fence": 2**62},
+    ],
+    ids=str,
+)
+def test_an_odd_row_still_renders(root: Client, account: Account, columns: dict[str, Any]) -> None:
+    run = builders.make_run("succeeded", account=account)
+    Run.objects.filter(pk=run.pk).update(**{**columns, "state": columns.get("state", "succeeded")[:11]})
+    builders.make_dead_letter(run)
+
+    for path in (
+        "/admin/",
+        "/admin/runs/run/",
+        f"/admin/runs/run/{run.pk}/change/",
+        f"/admin/runs/run/{run.pk}/facts.json",
+        f"/admin/runs/run/{run.pk}/raw.json",
+        "/admin/workers/deadletter/",
+    ):
+        assert root.get(path).status_code == 200, path
+
+
+def test_a_run_without_hold_attempt_or_transition_still_renders(root: Client, account: Account) -> None:
+    run = Run.objects.create(
+        account=account,
+        agent="x",
+        input_json="{}",
+        time_limit_seconds=1,
+        queue_wait_seconds=1,
+        queued_at=timezone.now(),
+    )
+
+    assert root.get(f"/admin/runs/run/{run.pk}/change/").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/admin/runs/run/?q=%00",
+        "/admin/runs/run/?session_is=%00",
+        "/admin/runs/run/?tagged=a%00b",
+        "/admin/runs/run/?state__exact=%00",
+        "/admin/runs/run/?queued_at__gte=nonsense",
+        "/admin/runs/run/?account__id__exact=99999999999999999999999",
+        "/admin/runs/run/?p=99999999999",
+        "/admin/runs/run/?q=" + "x" * 3000,
+        "/admin/runs/run/00000000-0000-0000-0000-000000000000/change/",
+        "/admin/runs/run/nonsense/change/",
+        "/admin/workers/deadletter/99999999999999999999999/change/",
+        "/admin/workers/deadletter/?q=%F0%9F%92%A5",
+        "/admin/quotas/hold/?q=no-uuid",
+        "/admin/quotas/ledgerentry/?q=no-uuid",
+        "/admin/quotas/price/set/?model=%00",
+        "/admin/submit/?agent=%00",
+        "/admin/submit/?agent=no.such",
+    ],
+)
+def test_no_address_breaks_a_page(root: Client, rows: dict[str, Any], path: str) -> None:
+    assert root.get(path).status_code < 500
+
+
+def test_runs_are_found_by_id_by_its_beginning_and_by_session(root: Client, account: Account) -> None:
+    run = builders.make_run(account=account, session="s-7")
+    builders.make_run(account=account, session="s-8", id=None) if False else None
+
+    for term in (str(run.pk), str(run.pk)[:13], run.pk.hex[:12], "s-7"):
+        assert f"/admin/runs/run/{run.pk}/change/" in root.get("/admin/runs/run/", {"q": term}).content.decode(), term
+    assert f"/admin/runs/run/{run.pk}/change/" not in root.get("/admin/runs/run/", {"q": "s-9"}).content.decode()
+
+
+@pytest.mark.parametrize(
+    ("query", "hit"),
+    [
+        ({"tagged": "blue"}, True),
+        ({"tagged": "blu"}, False),
+        ({"tagged": "grün"}, True),
+        ({"session_is": "s-7"}, True),
+        ({"session_is": "s"}, False),
+        ({"agent_is": "probe.ret"}, True),
+        ({"agent_is": "gone.agent"}, False),
+        ({"state__exact": "queued"}, True),
+        ({"state__exact": "failed"}, False),
+    ],
+    ids=str,
+)
+def test_runs_are_filtered(root: Client, account: Account, query: dict[str, str], hit: bool) -> None:
+    run = builders.make_run(account=account, session="s-7", tags=["blue", "grün"])
+
+    page = root.get("/admin/runs/run/", query).content.decode()
+
+    assert (f"/admin/runs/run/{run.pk}/change/" in page) is hit
+
+
+def test_a_list_of_many_runs_loads_no_large_text_and_asks_few_questions(
+    root: Client, account: Account, django_assert_max_num_queries: Any
+) -> None:
+    for _ in range(30):
+        builders.make_run(account=account, archived=False)
+
+    with django_assert_max_num_queries(14) as asked:
+        root.get("/admin/runs/run/")
+
+    assert not any("input_json" in query["sql"] for query in asked.captured_queries)

@@ -1,0 +1,5 @@
+"""The agents that ship with AgentOps. Importing this package registers them."""
+
+from workers.agents import assistant, document
+
+__all__ = ["assistant", "document"]

@@ -1,0 +1,224 @@
+"""Probe agents for trials: each does one thing that a run can do wrong, or slowly, and leaves a trace of its attempts.
+
+Registered only with `AGENTOPS_PROBE_AGENTS=1`. Every attempt appends JSON lines to the file `AGENTOPS_PROBE_LOG`:
+`{agent, run, attempt, fence, worker, phase, monotonic, wall}`, phase `start`, `end`, `cancelled` or `error`.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.conf import settings
+
+from runs.agents import agent
+from runs.outcomes import Fatal, InvalidInput
+from workers.context import Context
+
+ESTIMATE = 1000  # micro-units
+ESTIMATE_MAX = 2**62
+FLUSH_EVERY = 200
+NUMBER = {"type": "number", "minimum": 0}
+COUNT = {"type": "integer", "minimum": 0}
+
+
+def _probe(
+    name: str, properties: dict[str, Any], estimate: int | Callable[[Any], int] = ESTIMATE, sample: Any = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a probe: nothing in its input is required, and what it does not know it ignores."""
+    schema = {"type": "object", "properties": properties}
+    return agent(name, input_schema=schema, estimate=estimate, allow=frozenset({"time_limit"}), sample=sample or {})
+
+
+def _trace(ctx: Context, phase: str) -> None:
+    """Append one line in one write: lines of several workers never mix."""
+    if not settings.AGENTOPS_PROBE_LOG:
+        return
+    line = {
+        "agent": str(ctx.agent),
+        "run": str(ctx.run_id),
+        "attempt": ctx.attempt,
+        "fence": ctx.fence,
+        "worker": str(ctx.worker),
+        "phase": phase,
+        "monotonic": time.monotonic(),
+        "wall": time.time(),
+    }
+    log = os.open(settings.AGENTOPS_PROBE_LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(log, json.dumps(line).encode() + b"\n")
+    finally:
+        os.close(log)
+
+
+@contextmanager
+def _traced(ctx: Context) -> Iterator[None]:
+    _trace(ctx, "start")
+    try:
+        yield
+    except asyncio.CancelledError:
+        _trace(ctx, "cancelled")
+        raise
+    except BaseException:
+        _trace(ctx, "error")
+        raise
+    _trace(ctx, "end")
+
+
+@_probe("probe.sleep", {"seconds": NUMBER}, sample={"seconds": 5})
+async def sleep(ctx: Context, run_input: dict[str, Any]) -> dict[str, Any]:
+    """Wait without using the processor."""
+    with _traced(ctx):
+        await asyncio.sleep(run_input.get("seconds", 1))
+    return {"slept": run_input.get("seconds", 1)}
+
+
+@_probe("probe.block", {"seconds": NUMBER}, sample={"seconds": 5})
+async def block(ctx: Context, run_input: dict[str, Any]) -> dict[str, Any]:
+    """Compute in the event loop and let nobody else in."""
+    with _traced(ctx):
+        end = time.monotonic() + run_input.get("seconds", 1)
+        rounds = 0
+        while time.monotonic() < end:
+            rounds += sum(1 for _ in range(1000)) // 1000
+    return {"rounds": rounds}
+
+
+@_probe("probe.boom", {"fails": COUNT}, sample={"fails": 1})
+async def boom(ctx: Context, run_input: dict[str, Any]) -> dict[str, Any]:
+    """Fail the first `fails` attempts (default: every attempt)."""
+    with _traced(ctx):
+        fails = run_input.get("fails")
+        if fails is None or ctx.attempt <= fails:
+            raise RuntimeError(f"boom on attempt {ctx.attempt}")
+    return {"attempt": ctx.attempt}
+
+
+EXCEPTIONS: dict[str, Callable[[str], BaseException]] = {
+    "RuntimeError": RuntimeError,
+    "MemoryError": MemoryError,
+    "RecursionError": RecursionError,
+    "SystemExit": SystemExit,
+    "KeyboardInterrupt": KeyboardInterrupt,
+    "CancelledError": asyncio.CancelledError,
+    "Fatal": Fatal,
+    "InvalidInput": InvalidInput,
+}
+
+
+@_probe(
+    "probe.raise",
+    {"text": {"type": "string"}, "type": {"enum": list(EXCEPTIONS)}, "bytes": COUNT, "frames": COUNT},
+    sample={"text": "something went wrong"},
+)
+async def raise_text(ctx: Context, run_input: dict[str, Any]) -> None:
+    """Raise `type` (default RuntimeError) with `text`, filled up to `bytes`, from a traceback of `frames` frames."""
+    with _traced(ctx):
+        text = run_input.get("text", "raised by the probe")
+        error = EXCEPTIONS[run_input.get("type", "RuntimeError")](text.ljust(run_input.get("bytes", 0), "x"))
+        for _ in range(run_input.get("frames", 0)):
+            _deepen(error)
+        raise error
+
+
+def _deepen(error: BaseException) -> None:
+    """Raise and catch the error once more: each time its traceback gets a frame."""
+    try:
+        raise error  # noqa: TRY301
+    except BaseException:  # noqa: BLE001, S110  any of EXCEPTIONS
+        pass
+
+
+@_probe(
+    "probe.emit", {"count": COUNT, "bytes": COUNT, "seconds": NUMBER}, sample={"count": 100, "bytes": 20, "seconds": 2}
+)
+async def emit(ctx: Context, run_input: dict[str, Any]) -> dict[str, Any]:
+    """Emit `count` events `probe.tick` with `bytes` of text each, spread over `seconds`."""
+    with _traced(ctx):
+        count, seconds = run_input.get("count", 10), run_input.get("seconds", 0)
+        text = "x" * run_input.get("bytes", 0)
+        start = time.monotonic()
+        for number in range(count):
+            ctx.emit("probe.tick", {"n": number, "text": text})
+            ahead = start + seconds * (number + 1) / count - time.monotonic()
+            if ahead > 0.01:
+                await asyncio.sleep(ahead)
+            elif number % FLUSH_EVERY == FLUSH_EVERY - 1:
+                await ctx.flush()
+        await ctx.flush()
+    return {"emitted": count}
+
+
+def _spend_estimate(run_input: dict[str, Any]) -> int:
+    """Return amount times times where that is sane, else 0: nonsense is for `ctx` to refuse, not for submit."""
+    given = run_input.get("estimate")
+    if isinstance(given, int) and 0 <= given <= ESTIMATE_MAX:
+        return given
+    amount, times = run_input.get("amount", 0), run_input.get("times", 1)
+    sane = isinstance(amount, int) and isinstance(times, int) and 0 <= amount * times <= ESTIMATE_MAX
+    return amount * times if sane else 0
+
+
+@_probe(
+    "probe.spend",
+    {"amount": {}, "times": COUNT, "seconds": NUMBER, "estimate": COUNT},
+    estimate=_spend_estimate,
+    sample={"amount": 1000, "times": 3},
+)
+async def spend(ctx: Context, run_input: dict[str, Any]) -> dict[str, Any]:
+    """Report a cost of `amount` micro-units `times` times, spread over `seconds`; any amount, also nonsense."""
+    with _traced(ctx):
+        times = run_input.get("times", 1)
+        for _ in range(times):
+            ctx.usage.add_cost(run_input.get("amount", 0))
+            await asyncio.sleep(run_input.get("seconds", 0) / times)
+    return {"spent": ctx.usage.cost}
+
+
+ODD_RESULTS: dict[str, Callable[[], Any]] = {
+    "nul": lambda: "a\0b",
+    "surrogate": lambda: "\ud83d",
+    "nan": lambda: float("nan"),
+    "infinity": lambda: float("inf"),
+    "object": object,
+    "huge_integer": lambda: 2**70,
+}
+
+
+@_probe(
+    "probe.ret", {"bytes": COUNT, "value": {}, "odd": {"enum": list(ODD_RESULTS)}}, sample={"value": {"answer": 42}}
+)
+async def ret(ctx: Context, run_input: dict[str, Any]) -> Any:
+    """Return `value`, or a text of `bytes` letters, or an `odd` thing that is not JSON or not storable."""
+    with _traced(ctx):
+        if "odd" in run_input:
+            return ODD_RESULTS[run_input["odd"]]()
+        return run_input["value"] if "value" in run_input else "x" * run_input.get("bytes", 0)
+
+
+@_probe("probe.suicide", {"seconds": NUMBER})
+async def suicide(ctx: Context, run_input: dict[str, Any]) -> None:
+    """Kill its own process after `seconds` (default: at once), as if by the kernel."""
+    with _traced(ctx):
+        await asyncio.sleep(run_input.get("seconds", 0))
+        os.kill(os.getpid(), signal.SIGKILL)
+        await asyncio.Event().wait()  # the signal comes within this wait
+
+
+@_probe("probe.stubborn", {"seconds": NUMBER}, sample={"seconds": 30})
+async def stubborn(ctx: Context, run_input: dict[str, Any]) -> dict[str, Any]:
+    """Wait like probe.sleep, and go on whoever cancels it."""
+    ignored = 0
+    with _traced(ctx):
+        end = time.monotonic() + run_input.get("seconds", 1)
+        while (left := end - time.monotonic()) > 0:
+            try:
+                await asyncio.sleep(left)
+            except asyncio.CancelledError:
+                ignored += 1
+                _trace(ctx, "cancelled")
+    return {"ignored": ignored}

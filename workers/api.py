@@ -1,0 +1,168 @@
+"""Dead letters, queues and workers over HTTP. All of it needs the scope admin."""
+
+from django.db.models import Q, QuerySet
+from django.urls import reverse
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from quotas.api_view import ApiView
+from quotas.models import Account
+from quotas.openapi import AFTER, LIMIT, problems
+from runs.api import shown
+from workers import dead_letters
+from workers.errors import NoSuchDeadLetter
+from workers.models import DeadLetter
+from workers.selectors import list_workers, queue_status
+from workers.serializers import (
+    DeadLetterOut,
+    DeadLetterPage,
+    DiscardIn,
+    QueueStatusOut,
+    RequeueIn,
+    RequeueOut,
+    WorkerPage,
+)
+
+BIGGEST_ID = 2**63 - 1
+STATES = DeadLetter.State.values
+
+
+def letters_of(account: Account) -> QuerySet[DeadLetter]:
+    """Return the account's dead letters, newest first. Letters without a run belong to nobody: pages show them."""
+    return DeadLetter.objects.select_related("run").filter(run__account=account).order_by("-id")
+
+
+def in_state(rows: QuerySet[DeadLetter], state: str) -> QuerySet[DeadLetter]:
+    """Narrow by state; a letter whose run was requeued counts as requeued, whoever did it (protocol 9)."""
+    requeued = Q(run__retried_by__isnull=False)
+    if state == DeadLetter.State.REQUEUED:
+        return rows.filter(requeued | Q(state=state))
+    return rows.filter(state=state).exclude(requeued)
+
+
+class DeadLettersView(ApiView):
+    """The account's dead letters."""
+
+    scopes = {"GET": "admin"}
+    query = frozenset({"limit", "after", "state"})
+
+    @extend_schema(
+        operation_id="list_dead_letters",
+        tags=["operators"],
+        parameters=[LIMIT, AFTER, OpenApiParameter("state", str, enum=STATES)],
+        responses={200: DeadLetterPage, **problems()},
+    )
+    def get(self, request: Request) -> Response:  # noqa: ARG002
+        """List dead letters, newest first."""
+        limit, state, after = self.limit, self.choice("state", STATES), self.after_number
+        rows = letters_of(self.caller.account)
+        if state is not None:
+            rows = in_state(rows, state)
+        if after is not None:
+            rows = rows.filter(id__lt=after)
+        page = list(rows[: limit + 1])
+        more = str(page[limit - 1].pk) if len(page) > limit else None
+        return Response(DeadLetterPage({"results": page[:limit], "next": more}).data)
+
+
+class DeadLetterView(ApiView):
+    """One dead letter."""
+
+    scopes = {"GET": "admin"}
+
+    @extend_schema(
+        operation_id="get_dead_letter",
+        tags=["operators"],
+        responses={200: DeadLetterOut, **problems(404)},
+    )
+    def get(self, request: Request, letter_id: int) -> Response:  # noqa: ARG002
+        """Return the dead letter with the stream entry it came from."""
+        return Response(DeadLetterOut(find_letter(self.caller.account, letter_id)).data)
+
+
+def find_letter(account: Account, letter_id: int) -> DeadLetter:
+    """Return the account's dead letter; raises NoSuchDeadLetter."""
+    row = letters_of(account).filter(pk=letter_id).first() if letter_id <= BIGGEST_ID else None
+    if row is None:
+        raise NoSuchDeadLetter(dead_letter=letter_id)
+    return row
+
+
+class RequeueView(ApiView):
+    """Try a dead letter's run again."""
+
+    scopes = {"POST": "admin"}
+
+    @extend_schema(
+        operation_id="requeue_dead_letter",
+        tags=["operators"],
+        request=RequeueIn,
+        responses={202: RequeueOut, **problems(402, 404, 409, 429)},
+    )
+    def post(self, request: Request, letter_id: int) -> Response:  # noqa: ARG002
+        """Make a new run of the dead one, with a new hold."""
+        reason = self.body(RequeueIn).get("reason", "")
+        caller = self.caller
+        letter = find_letter(caller.account, letter_id)
+        run = dead_letters.requeue(
+            dead_letter_id=letter.pk,
+            actor=caller.actor,
+            reason=reason,
+            account=caller.account,
+            request_id=self.request_id,
+        )
+        location = {"Location": reverse("run", args=[run.pk])}
+        return Response({"run": shown(run).data}, status=202, headers=location)
+
+
+class DiscardView(ApiView):
+    """Put a dead letter aside for good."""
+
+    scopes = {"POST": "admin"}
+
+    @extend_schema(
+        operation_id="discard_dead_letter",
+        tags=["operators"],
+        request=DiscardIn,
+        responses={200: DeadLetterOut, **problems(404, 409)},
+    )
+    def post(self, request: Request, letter_id: int) -> Response:  # noqa: ARG002
+        """Mark the dead letter as discarded, with the reason."""
+        reason = self.body(DiscardIn)["reason"]
+        caller = self.caller
+        letter = find_letter(caller.account, letter_id)
+        row = dead_letters.discard(
+            dead_letter_id=letter.pk,
+            actor=caller.actor,
+            reason=reason,
+            account=caller.account,
+            request_id=self.request_id,
+        )
+        return Response(DeadLetterOut(row).data)
+
+
+class QueueStatusView(ApiView):
+    """The queues as they are now."""
+
+    scopes = {"GET": "admin"}
+
+    @extend_schema(
+        operation_id="get_queue_status",
+        tags=["operators"],
+        responses={200: QueueStatusOut, **problems()},
+    )
+    def get(self, request: Request) -> Response:  # noqa: ARG002
+        """Return, for each stream, how many wait and run, and the oldest wait."""
+        return Response(QueueStatusOut(queue_status()).data)
+
+
+class WorkersView(ApiView):
+    """The workers."""
+
+    scopes = {"GET": "admin"}
+
+    @extend_schema(operation_id="list_workers", tags=["operators"], responses={200: WorkerPage, **problems()})
+    def get(self, request: Request) -> Response:  # noqa: ARG002
+        """List the workers that are alive."""
+        return Response(WorkerPage({"results": list_workers(alive=True), "next": None}).data)

@@ -1,0 +1,7 @@
+"""The app `workers`."""
+
+from django.apps import AppConfig
+
+
+class WorkersConfig(AppConfig):
+    name = "workers"

@@ -1,0 +1,126 @@
+"""What a handler sees: `ctx`. Plain calls are buffered; only `artifact`, `open_file` and `flush` wait for anything."""
+
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+from uuid import UUID
+
+from runs.outcomes import InvalidInput
+from workers.event_buffer import EventBuffer
+from workers.usage import Usage
+
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """An uploaded file as a handler gets it."""
+
+    name: str
+    content_type: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which attempt of which run this is."""
+
+    run_id: UUID
+    agent: str
+    attempt: int
+    fence: int
+    worker: str
+    account_id: int
+    metadata: dict[str, Any]
+
+
+class Ports(Protocol):
+    """What a context needs from outside: the worker's real ones, or those of `agentops.testing`."""
+
+    async def store_artifact(self, name: str, data: bytes, content_type: str) -> dict[str, Any]: ...
+
+    async def open_file(self, file_id: UUID) -> InputFile: ...
+
+    async def flush(self) -> None: ...
+
+
+class Context:
+    """One attempt's hands: events, progress, usage, files. Everything it writes belongs to its fence."""
+
+    def __init__(self, identity: Identity, buffer: EventBuffer, ports: Ports) -> None:
+        self.identity = identity
+        self.usage = Usage()
+        self.progress_now: dict[str, Any] = {}
+        self._buffer = buffer
+        self._ports = ports
+        self._cancelled = False
+
+    @property
+    def run_id(self) -> str:
+        return str(self.identity.run_id)
+
+    @property
+    def agent(self) -> str:
+        return self.identity.agent
+
+    @property
+    def attempt(self) -> int:
+        return self.identity.attempt
+
+    @property
+    def fence(self) -> int:
+        return self.identity.fence
+
+    @property
+    def worker(self) -> str:
+        return self.identity.worker
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        return self.identity.metadata
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the attempt has been asked to stop. A sync handler has to look; an async one is cancelled."""
+        return self._cancelled
+
+    def mark_cancelled(self) -> None:
+        self._cancelled = True
+
+    def emit(self, kind: str, data: dict[str, Any] | None = None) -> None:
+        """Append an event of the agent's own kind. Kinds that begin with `run.` are the service's."""
+        if kind.startswith("run.") or not kind:
+            raise ValueError(f"An agent cannot emit {kind!r}: kinds beginning with 'run.' are the service's.")
+        self._buffer.emit(kind, data or {})
+
+    def delta(self, text: str) -> None:
+        """Append output text; gathered into at most ten `output.delta` events a second."""
+        self._buffer.delta(text)
+
+    def progress(self, done: int, total: int, message: str = "") -> None:
+        """Say how far the run is: a `run.progress` event, and the run's `progress`."""
+        self.progress_now = {"done": int(done), "total": int(total), "message": str(message)[:300]}
+        self._buffer.emit("run.progress", self.progress_now)
+
+    def operation_id(self, name: str) -> str:
+        """Return a key that is the same in every attempt of this run: an idempotency key for outside calls."""
+        return f"{self.identity.run_id}:{name}"
+
+    async def artifact(self, name: str, data: bytes, content_type: str = "application/octet-stream") -> dict[str, Any]:
+        """Keep a file with the run. The same name again replaces it. Returns {name, size, content_type}."""
+        stored = await self._ports.store_artifact(name, bytes(data), content_type)
+        self._buffer.emit("artifact", stored)
+        return stored
+
+    async def open_file(self, file_id: str) -> InputFile:
+        """Return an uploaded file of the run's account. Raises InvalidInput when there is none of that id."""
+        try:
+            wanted = UUID(str(file_id))
+        except ValueError:
+            raise InvalidInput(f"{str(file_id)[:60]!r} is not the id of an uploaded file.") from None
+        return await self._ports.open_file(wanted)
+
+    async def flush(self) -> None:
+        """Store the buffered events now: for handlers that emit thousands without a pause."""
+        await self._ports.flush()
+
+

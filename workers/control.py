@@ -1,0 +1,56 @@
+"""The control channel: a thread that hears of cancels at once. A lost message costs a beat (protocol 12.1)."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import orjson
+import structlog
+from redis.exceptions import RedisError
+
+from runs import broker, keys
+
+log = structlog.get_logger(__name__)
+LISTEN_SECONDS = 1.0
+RECONNECT_MAX_SECONDS = 5.0
+
+
+class ControlListener(threading.Thread):
+    """Calls `on_cancel(run_id)` for every cancel heard. Subscribes again after every loss of the connection."""
+
+    def __init__(self, on_cancel: Callable[[UUID], None]) -> None:
+        super().__init__(name="control", daemon=True)
+        self._on_cancel = on_cancel
+        self._stop_event = threading.Event()
+
+    def run(self) -> None:
+        wait = 0.1
+        while not self._stop_event.is_set():
+            client = broker.blocking_client(LISTEN_SECONDS)
+            try:
+                with client.pubsub(ignore_subscribe_messages=True) as pubsub:
+                    pubsub.subscribe(keys.control())
+                    while not self._stop_event.is_set():
+                        message = pubsub.get_message(timeout=LISTEN_SECONDS)
+                        wait = 0.1
+                        if message is not None:
+                            self._heard(message["data"])
+            except RedisError as error:
+                log.warning("control.reconnecting", error=str(error))
+                self._stop_event.wait(wait)
+                wait = min(RECONNECT_MAX_SECONDS, wait * 2)
+            finally:
+                client.close()
+
+    def _heard(self, data: Any) -> None:
+        try:
+            message = orjson.loads(data)
+            run_id = UUID(message["cancel"])
+        except (ValueError, KeyError, TypeError):
+            log.warning("control.unknown_message")
+            return
+        self._on_cancel(run_id)
+
+    def stop(self) -> None:
+        self._stop_event.set()

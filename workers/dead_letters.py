@@ -1,0 +1,161 @@
+"""Dead letters: buried in the transaction that ends a run, or for an entry that names none; requeued or discarded."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.db.models import Q, QuerySet
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from quotas import audit
+from quotas.database import in_transaction
+from quotas.models import Account
+from runs.errors import AlreadyRequeued
+from runs.models import Run
+from runs.outcomes import ErrorClass
+from runs.services import requeue_run
+from runs.text import clean_text
+from workers import metrics
+from workers.errors import NoSuchDeadLetter, NotOpen, NotRequeueable
+from workers.models import DeadLetter
+from workers.stream import Entry
+
+REASONS = {ErrorClass.UNKNOWN_AGENT.value: DeadLetter.Reason.UNKNOWN_AGENT}
+PAYLOAD_MAX = 4000
+
+
+def bury(failed: Sequence[Run]) -> None:
+    """Write the dead letters of runs that failed for good, in the caller's transaction. One INSERT for all."""
+    if not failed:
+        return
+    rows = [
+        DeadLetter(
+            run=run,
+            reason=REASONS.get(run.error_class, DeadLetter.Reason.FAILED),
+            error_class=run.error_class,
+            message=str((run.error or {}).get("message", ""))[:2000],
+            buried_at=timezone.now(),
+        )
+        for run in failed
+    ]
+    DeadLetter.objects.bulk_create(rows)
+    for row in rows:
+        metrics.dead_letters.labels(row.reason).inc()
+
+
+def bury_entry(entry: Entry, reason: DeadLetter.Reason, message: str) -> None:
+    """Write the dead letter of an entry that names no run of ours. Repeating it for the same entry is safe."""
+    _, made = DeadLetter.objects.get_or_create(
+        entry_key=f"{entry.stream}|{entry.id}",
+        defaults={
+            "reason": reason,
+            "message": clean_text(message)[:2000],
+            "stream": entry.stream[:200],
+            "entry_id": entry.id[:40],
+            "payload": _readable(entry.fields),
+            "buried_at": timezone.now(),
+        },
+    )
+    if made:
+        metrics.dead_letters.labels(reason).inc()
+
+
+def _readable(fields: dict[bytes, bytes]) -> str:
+    """Return an entry's fields as lines `name: value`; bytes that are no text are escaped."""
+    lines = (
+        f"{name.decode('utf-8', 'backslashreplace')}: {value.decode('utf-8', 'backslashreplace')}"
+        for name, value in fields.items()
+    )
+    return clean_text("\n".join(lines))[:PAYLOAD_MAX]
+
+
+def visible(account: Account | None = None) -> QuerySet[DeadLetter]:
+    """Return dead letters, newest first; of one account's runs, or all (entries without a run too)."""
+    rows = DeadLetter.objects.select_related("run", "run__account").order_by("-pk")
+    rows = rows.defer("run__input_json", "run__result_json")
+    return rows if account is None else rows.filter(run__account=account)
+
+
+def open_only(rows: QuerySet[DeadLetter]) -> QuerySet[DeadLetter]:
+    """Return those nobody has dealt with: open, and their run was not requeued past them."""
+    return rows.filter(Q(run=None) | Q(run__retried_by=None), state=DeadLetter.State.OPEN)
+
+
+def state_of(letter: DeadLetter) -> str:
+    """Return the state to show: requeued when the run was, whoever did it (protocol 9)."""
+    if letter.state == DeadLetter.State.OPEN and letter.run is not None and letter.run.retried_by is not None:
+        return DeadLetter.State.REQUEUED
+    return str(letter.state)
+
+
+def get_dead_letter(dead_letter_id: int, account: Account | None = None) -> DeadLetter:
+    """Return a dead letter seen from an account; raises NoSuchDeadLetter, also for another account's."""
+    row = visible(account).filter(pk=dead_letter_id).first()
+    if row is None:
+        raise NoSuchDeadLetter(dead_letter=dead_letter_id)
+    return row
+
+
+def requeue(
+    *, dead_letter_id: int, actor: str, reason: str, account: Account | None = None, request_id: str = ""
+) -> Run:
+    """Make a new run of the dead letter's run, once. Raises NoSuchDeadLetter, NotOpen, NotRequeueable, refusals."""
+    letter = get_dead_letter(dead_letter_id, account)
+    if letter.run is None:
+        raise NotRequeueable(dead_letter=letter.pk)
+    run_id = letter.run.pk
+
+    def work() -> Run:
+        try:
+            new = requeue_run(run_id=run_id, actor=actor, reason=reason, request_id=request_id).run
+        except AlreadyRequeued as refusal:
+            raise NotOpen(dead_letter=letter.pk, state=state_of(letter), **refusal.facts) from refusal
+        _resolve(letter, DeadLetter.State.REQUEUED, actor, reason)
+        _audit("dead_letter.requeue", letter, actor, reason, request_id, after={"run": str(new.pk)})
+        return new
+
+    if state_of(letter) != DeadLetter.State.OPEN:
+        raise NotOpen(dead_letter=letter.pk, state=state_of(letter))
+    return in_transaction(work)
+
+
+def discard(
+    *, dead_letter_id: int, actor: str, reason: str, account: Account | None = None, request_id: str = ""
+) -> DeadLetter:
+    """Set a dead letter aside for good. Raises NoSuchDeadLetter, NotOpen."""
+    letter = get_dead_letter(dead_letter_id, account)
+
+    def work() -> None:
+        if state_of(letter) != DeadLetter.State.OPEN:
+            raise NotOpen(dead_letter=letter.pk, state=state_of(letter))
+        _resolve(letter, DeadLetter.State.DISCARDED, actor, reason)
+        _audit("dead_letter.discard", letter, actor, reason, request_id, after={})
+
+    in_transaction(work)
+    letter.refresh_from_db()
+    return letter
+
+
+def _resolve(letter: DeadLetter, state: DeadLetter.State, actor: str, reason: str) -> None:
+    """Take the dead letter out of `open`, if nobody did before: the row count is the verdict."""
+    hit = DeadLetter.objects.filter(pk=letter.pk, state=DeadLetter.State.OPEN).update(
+        state=state, resolved_at=Now(), resolved_by=actor[:150], resolved_reason=reason[:500]
+    )
+    if hit != 1:
+        letter.refresh_from_db(fields=["state"])
+        raise NotOpen(dead_letter=letter.pk, state=letter.state)
+
+
+def _audit(
+    action: str, letter: DeadLetter, actor: str, reason: str, request_id: str, *, after: dict[str, Any]
+) -> None:
+    audit.record(
+        actor=actor,
+        action=action,
+        target_type="dead_letter",
+        target_id=letter.pk,
+        before={"state": "open"},
+        after=after,
+        reason=reason,
+        request_id=request_id,
+    )

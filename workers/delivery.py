@@ -1,0 +1,280 @@
+"""The life of deliveries on one screen: check, claim as a set, announce, and what becomes of those not claimed.
+
+Order, never broken: commit in the database, then the event, then the acknowledgement, then the place (protocol 9).
+"""
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import redis
+import structlog
+from django.db import DatabaseError, connection
+
+from quotas.database import in_transaction, is_connection_lost, later
+from quotas.errors import Refusal
+from runs import archive, events, lifecycle, ready, scripts
+from runs.events import Answer
+from runs.models import Run, Transition
+from runs.outcomes import ErrorClass, Failed
+from runs.ready import Ticket, Undecodable
+from runs.services import attempts
+from runs.services.attempts import Claimed, Claims, Owner, Refused
+from runs.states import TERMINAL, RunState
+from workers import dead_letters, metrics, stream
+from workers.config import WorkerConfig
+from workers.models import DeadLetter
+from workers.stream import Entry
+
+log = structlog.get_logger(__name__)
+DELIVERIES_MAX = 5
+PUT_BACK_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A claimed run whose `run.started` is stored: its handler may begin."""
+
+    entry: Entry
+    claimed: Claimed
+    claimed_at: float  # monotonic, taken before the claim was sent
+
+
+@dataclass(slots=True)
+class Handled:
+    """What became of a batch: runs to start, and the entries whose places (and slots) are free again."""
+
+    started: list[Started] = field(default_factory=list)
+    free: list[Entry] = field(default_factory=list)
+
+
+class Deliveries:
+    """Handles what a take returned. Runs in a unit thread; holds no state but a memory of entries put back."""
+
+    def __init__(self, config: WorkerConfig, client: "redis.Redis") -> None:
+        self._config = config
+        self._client = client
+        self._waiting: list[tuple[float, Entry, Run]] = []  # of unknown agents, until they are put back
+
+    def handle(self, entries: Sequence[Entry]) -> Handled:
+        """Check and claim entries. Every entry comes back in one of the two lists."""
+        tickets, junk = _decode(entries)
+        for entry, problem in junk:
+            self._bury_entry(entry, DeadLetter.Reason.UNDECODABLE, problem)
+        claimed_at = time.monotonic()
+        claims = self._claim({ticket.run_id: ticket.fence for _, ticket in tickets})
+        won = {claim.run.pk: claim for claim in claims.won}
+        started = self._announce([(entry, won.pop(t.run_id)) for entry, t in tickets if t.run_id in won], claimed_at)
+        running = {id(one.entry) for one in started}
+        # From here on nothing may raise: the claimed runs must reach their handlers. What fails is delivered again.
+        for entry, ticket in tickets:
+            if id(entry) not in running:
+                try:
+                    self._not_claimed(entry, ticket, claims.seen.get(ticket.run_id))
+                except (DatabaseError, Refusal, redis.RedisError) as error:
+                    log.warning("entry.left_pending", entry_id=entry.id, run_id=str(ticket.run_id), error=str(error))
+        return Handled(started, [entry for entry in entries if id(entry) not in running])
+
+    # -- claim -----------------------------------------------------------------------------------------------------
+    def _claim(self, wanted: dict[UUID, int]) -> Claims:
+        """Claim as one set; after an error of the set, one by one, so that no run holds back another."""
+        if not wanted:
+            return Claims()
+        try:
+            claims = self._claim_set(wanted)
+        except DatabaseError as error:
+            if len(wanted) == 1:
+                raise
+            log.warning("claim.split", runs=len(wanted), error=str(error))
+            parts = [self._claim_alone(run_id, fence) for run_id, fence in wanted.items()]
+            claims = Claims(
+                won=[claim for part in parts for claim in part.won],
+                unheld=[run_id for part in parts for run_id in part.unheld],
+                seen={run_id: row for part in parts for run_id, row in part.seen.items()},
+            )
+        for run_id in claims.unheld:
+            rearmed = self._claim_rearmed(run_id, wanted[run_id])
+            if rearmed is not None:
+                claims.won.append(rearmed)
+        return claims
+
+    def _claim_set(self, wanted: dict[UUID, int]) -> Claims:
+        owner = Owner(self._config.consumer, secrets.token_hex(16), self._config.lease)
+        try:
+            return in_transaction(lambda: attempts.start_attempts(wanted, owner, self._config.agents))
+        except DatabaseError as error:
+            if not is_connection_lost(error):
+                raise
+            # The answer to COMMIT was lost: what carries our token is ours (protocol 1.8).
+            won = _read_again(lambda: attempts.claimed_by(owner.token))
+            return Claims(won=won, seen={claim.run.pk: claim.run for claim in won})
+
+    def _claim_alone(self, run_id: UUID, fence: int) -> Claims:
+        try:
+            return self._claim_set({run_id: fence})
+        except DatabaseError as error:
+            log.warning("claim.failed", run_id=str(run_id), error=str(error))
+            return Claims()
+
+    def _claim_rearmed(self, run_id: UUID, fence: int) -> Claimed | None:
+        owner = Owner(self._config.consumer, secrets.token_hex(16), self._config.lease)
+
+        def work() -> Claimed | Refused | None:
+            result = attempts.start_attempt_rearmed(run_id, fence, owner)
+            if isinstance(result, Refused):
+                dead_letters.bury([result.run])
+            return result
+
+        result = in_transaction(work)
+        if isinstance(result, Refused):
+            lifecycle.announce(self._client, [result.transition])
+            return None
+        return result
+
+    # -- announce --------------------------------------------------------------------------------------------------
+    def _announce(self, pairs: Sequence[tuple[Entry, Claimed]], claimed_at: float) -> list[Started]:
+        """Store `run.started` of all in one round trip; hand back what could not be announced in time (6.6)."""
+        if not pairs:
+            return []
+        appends = [lifecycle.append_of(claimed.started) for _, claimed in pairs]
+        try:
+            answers = events.append_all(self._client, appends)
+        except redis.RedisError as error:
+            log.warning("started.not_stored", runs=len(pairs), error=str(error))
+            self._hand_back([(e, c, "run.started could not be stored") for e, c in pairs])
+            return []
+        started, back = [], []
+        for (entry, claimed), (answer, last) in zip(pairs, answers, strict=True):
+            if answer in {Answer.GAP, Answer.NOKEY}:
+                answer = self._repaired(claimed, last)  # noqa: PLW2901  the final answer
+            if answer is not Answer.OK:
+                back.append((entry, claimed, "run.started could not be stored"))
+            elif time.monotonic() - claimed_at > self._config.lease / 2:
+                back.append((entry, claimed, "the claim took longer than half a lease"))
+            else:
+                started.append(Started(entry, claimed, claimed_at))
+        self._hand_back(back)
+        for one in started:
+            run = one.claimed.run
+            metrics.wait_seconds.labels(run.queue).observe(
+                max(0.0, (one.claimed.started.at - run.queued_at).total_seconds())
+            )
+        return started
+
+    def _repaired(self, claimed: Claimed, last: str) -> Answer:
+        try:
+            return lifecycle.repair(self._client, claimed.run.pk, claimed.fence, last)
+        except (DatabaseError, redis.RedisError) as error:
+            log.warning("log.not_repaired", run_id=str(claimed.run.pk), error=str(error))
+            return Answer.NOKEY
+
+    def _hand_back(self, back: Sequence[tuple[Entry, Claimed, str]]) -> None:
+        for entry, claimed, reason in back:
+            try:
+                self._hand_back_one(entry, claimed, reason)
+            except (DatabaseError, Refusal, redis.RedisError) as error:
+                log.warning("hand_back.postponed", run_id=str(claimed.run.pk), error=str(error))
+
+    def _hand_back_one(self, entry: Entry, claimed: Claimed, reason: str) -> None:
+        run = claimed.run
+        row = in_transaction(
+            lambda: attempts.hand_back(
+                run.pk, run.fence, claimed.token, actor=self._config.consumer, reason=reason
+            )
+        )
+        if row is None:
+            return
+        run.fence = row.fence
+
+        def fill(pipe: Any) -> None:
+            events.call(pipe, lifecycle.append_of(row))
+            stream.hand_over(pipe, run, entry.slot)
+
+        scripts.execute(self._client, fill)
+
+    # -- check (protocol 6.4): one outcome each --------------------------------------------------------------------
+    def _not_claimed(self, entry: Entry, ticket: Ticket, seen: Run | None) -> None:
+        """Decide on an entry that started nothing: acknowledge, leave, put back, or bury."""
+        row = seen or Run.objects.defer("input_json", "result_json").filter(pk=ticket.run_id).first()
+        if row is None:
+            self._bury_entry(entry, DeadLetter.Reason.UNKNOWN_RUN, f"There is no run {ticket.run_id}.")
+        elif row.state in TERMINAL:
+            archive.close_logs(self._client, [(row.pk, row.fence)])
+            self._ack(entry, row.pk)
+        elif row.state == RunState.RUNNING:
+            self._ack_unless_named(entry, row)
+        elif row.state != RunState.QUEUED or row.fence != ticket.fence:
+            self._ack(entry, row.pk)
+        elif row.agent not in self._config.agents:
+            self._unknown_agent(entry, row)
+        elif entry.deliveries > DELIVERIES_MAX:
+            message = f"Delivered {entry.deliveries} times without a claim that held."
+            self._fail(entry, row, Failed(ErrorClass.POISON, "Poison", message))
+
+    def _ack_unless_named(self, entry: Entry, row: Run) -> None:
+        """A running run keeps the entry that the index names: it is the owner's. Any other is left over."""
+        if ready.named_entry(self._client, row) != (entry.stream, entry.id):
+            self._ack(entry, None)
+
+    def _unknown_agent(self, entry: Entry, row: Run) -> None:
+        """Keep the entry for a worker that knows the agent; at the queue-wait limit the run fails."""
+        overdue = Run.objects.filter(pk=row.pk, queued_at__lt=later(-row.queue_wait_seconds)).exists()
+        if overdue:
+            message = f"No worker knew the agent {row.agent} within {row.queue_wait_seconds:g} s."
+            self._fail(entry, row, Failed(ErrorClass.UNKNOWN_AGENT, "UnknownAgent", message))
+        else:
+            self._waiting.append((time.monotonic() + PUT_BACK_SECONDS, entry, row))
+
+    def put_back_due(self) -> None:
+        """Return entries of unknown agents to their stream once they have waited here for PUT_BACK_SECONDS."""
+        now = time.monotonic()
+        due = [(entry, row) for at, entry, row in self._waiting if at <= now]
+        self._waiting = [kept for kept in self._waiting if kept[0] > now]
+
+        def fill(pipe: Any) -> None:
+            for entry, row in due:
+                stream.ack(pipe, entry, row.pk)
+                ready.dispatch(pipe, row)
+
+        if due:
+            scripts.execute(self._client, fill)
+
+    def _fail(self, entry: Entry, row: Run, error: Failed) -> None:
+        def work() -> Refused | None:
+            refused = attempts.refuse(row.pk, row.fence, error, actor=self._config.consumer)
+            if refused is not None:
+                dead_letters.bury([refused.run])
+            return refused
+
+        refused = in_transaction(work)
+        if refused is not None:
+            lifecycle.announce(self._client, [refused.transition])
+        self._ack(entry, row.pk)
+
+    def _bury_entry(self, entry: Entry, reason: DeadLetter.Reason, message: str) -> None:
+        log.warning("entry.buried", stream=entry.stream, entry_id=entry.id, reason=str(reason))
+        dead_letters.bury_entry(entry, reason, message)
+        self._ack(entry, None)
+
+    def _ack(self, entry: Entry, run_id: UUID | None) -> None:
+        scripts.execute(self._client, lambda pipe: stream.ack(pipe, entry, run_id))
+
+
+def _decode(entries: Sequence[Entry]) -> tuple[list[tuple[Entry, Ticket]], list[tuple[Entry, str]]]:
+    """Return the entries with their tickets, one entry a run first, and those that are no tickets."""
+    tickets, junk = [], []
+    for entry in entries:
+        try:
+            tickets.append((entry, ready.parse(entry.fields)))
+        except Undecodable as error:
+            junk.append((entry, f"The entry cannot be read: {error}"))
+    return tickets, junk
+
+
+def _read_again(read: Callable[[], list[Claimed]]) -> list[Claimed]:
+    """Read after a lost connection: the next statement opens a new one."""
+    connection.close()
+    return read()

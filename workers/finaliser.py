@@ -1,0 +1,171 @@
+"""Ending runs: those that end together share a transaction per account, then one pipeline (protocol 9).
+
+An outcome is kept and tried again while fence and token match, even past the lease (7.6).
+"""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+from uuid import UUID
+
+import redis
+import structlog
+from django.db import DatabaseError
+from redis.exceptions import RedisError
+
+from quotas.database import in_transaction
+from quotas.errors import Busy
+from runs import events, lifecycle, scripts
+from runs.events import Answer
+from runs.models import Transition
+from runs.outcomes import ErrorClass, Failed
+from runs.services.attempts import Finish, Finished, finish_attempts
+from runs.text import clean_json
+from workers import dead_letters, metrics, stream
+from workers.owned import OwnedRun
+from workers.units import Units
+
+log = structlog.get_logger(__name__)
+TOGETHER_MAX = 64
+RETRY_MAX_SECONDS = 5.0
+
+
+@dataclass(slots=True)
+class Ending:
+    """An attempt that ended, waiting for its transaction. `done` is set when its row is decided."""
+
+    owned: OwnedRun
+    finish: Finish
+    done: "asyncio.Future[None]"
+
+
+class Finaliser:
+    """Gathers endings for a few milliseconds and commits them as sets."""
+
+    def __init__(self, client: "redis.Redis", units: Units, closer: "asyncio.Queue[tuple[UUID, int]]") -> None:
+        self._client = client
+        self._units = units
+        self._closer = closer
+        self._endings: asyncio.Queue[Ending] = asyncio.Queue()
+
+    async def finish(self, owned: OwnedRun, finish: Finish) -> None:
+        """End an attempt; returns when the row says so (or says that it is somebody else's)."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._endings.put_nowait(Ending(owned, finish, done))
+        await done
+
+    async def run(self) -> None:
+        """Commit endings until cancelled. While one set commits, the next gathers: no timer is needed."""
+        while True:
+            batch = [await self._endings.get()]
+            while len(batch) < TOGETHER_MAX and not self._endings.empty():
+                batch.append(self._endings.get_nowait())
+            await self._commit(batch)
+
+    async def _commit(self, batch: list[Ending]) -> None:
+        batch.sort(key=lambda ending: ending.finish.account_id)
+        for account_id, of_account in groupby(batch, key=lambda ending: ending.finish.account_id):
+            endings = list(of_account)
+            try:
+                finished = await self._units.run(_commit_set, account_id, [e.finish for e in endings])
+                await self._units.run(self._after_commit, endings, finished)
+            except (DatabaseError, Busy) as error:
+                metrics.database_errors.inc()
+                log.warning("finalise.split", runs=len(endings), error=str(error))
+                for ending in endings:
+                    asyncio.get_running_loop().create_task(self._insist(ending))
+                continue
+            self._settle(endings, finished)
+
+    def _settle(self, endings: Sequence[Ending], finished: Finished) -> None:
+        for row in finished.moved:
+            self._closer.put_nowait((row.run_id, row.fence))
+        for run_id in finished.lost:
+            metrics.fenced_writes.inc()
+            log.info("finalise.fenced", run_id=str(run_id))
+        for ending in endings:
+            if not ending.done.done():
+                ending.done.set_result(None)
+
+    async def _insist(self, ending: Ending) -> None:
+        """Try one ending until the database decides. Data that cannot be stored is replaced by a clean failure."""
+        wait = 0.1
+        while True:
+            try:
+                finished = await self._units.run(_commit_set, ending.finish.account_id, [ending.finish])
+                await self._units.run(self._after_commit, [ending], finished)
+            except (DatabaseError, Busy) as error:
+                metrics.database_errors.inc()
+                if _is_its_own_fault(error):
+                    ending.finish = _storable(ending.finish, error)
+                log.warning("finalise.retried", run_id=str(ending.finish.run_id), error=str(error)[:300])
+                await asyncio.sleep(wait * random.uniform(0.5, 1))  # noqa: S311  spreading, not secrecy
+                wait = min(RETRY_MAX_SECONDS, wait * 2)
+                continue
+            self._settle([ending], finished)
+            return
+
+    def _after_commit(self, endings: Sequence[Ending], finished: Finished) -> None:
+        """Terminal events, acknowledgements and slots of a set, in one round trip."""
+        moved = {row.run_id: row for row in finished.moved}
+        appended: list[Transition] = []
+
+        def fill(pipe: Any) -> None:
+            appended.clear()
+            for ending in endings:
+                row = moved.get(ending.finish.run_id)
+                if row is not None:
+                    events.call(pipe, lifecycle.append_of(row))
+                    appended.append(row)
+            for ending in endings:
+                if ending.finish.run_id in moved:
+                    stream.ack(pipe, ending.owned.entry, ending.finish.run_id)
+                else:
+                    stream.free_slot(pipe, ending.owned.entry)
+
+        try:
+            replies = scripts.execute(self._client, fill)
+        except RedisError as error:
+            # The sweeper's close duty and the redelivery bring event and ack later.
+            metrics.redis_errors.inc()
+            log.warning("finalise.redis_away", runs=len(endings), error=str(error))
+            return
+        for row, reply in zip(appended, replies, strict=False):
+            answer, last = events.answer_of(reply)
+            if answer in {Answer.GAP, Answer.NOKEY}:
+                lifecycle.repair(self._client, row.run_id, row.fence, last)
+
+
+def _commit_set(account_id: int, finishes: list[Finish]) -> Finished:
+    def work() -> Finished:
+        finished = finish_attempts(account_id, finishes)
+        dead_letters.bury(finished.failed)
+        return finished
+
+    return in_transaction(work)
+
+
+def _is_its_own_fault(error: Exception) -> bool:
+    """Whether the database refused the data, not the moment."""
+    return type(error).__name__ in {"DataError", "IntegrityError", "ProgrammingError", "NotSupportedError"}
+
+
+def _storable(finish: Finish, error: Exception) -> Finish:
+    failed = Failed(ErrorClass.NOT_STORABLE, type(error).__name__, "The database refused the result of this run.")
+    return Finish(
+        run_id=finish.run_id,
+        account_id=finish.account_id,
+        fence=finish.fence,
+        token=finish.token,
+        outcome=failed,
+        usage=clean_json(finish.usage),
+        cost=finish.cost,
+        last_seq=finish.last_seq,
+        progress={},
+        price_book=finish.price_book,
+    )
+
+

@@ -1,0 +1,189 @@
+"""The lease beat: a thread of its own renews all runs of this worker in one transaction (protocol 7).
+
+Its own thread, because a handler that blocks the event loop must not cost the neighbours their leases. The row is
+renewed first; Redis follows it, for the runs whose row was renewed in this beat only.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import redis
+import structlog
+from django.db import DatabaseError, close_old_connections, connection, transaction
+from django.db.models import Q
+from redis.exceptions import RedisError
+
+from quotas.database import later, lock_clause
+from runs import keys
+from runs.models import Run
+from runs.services.attempts import update_attempts
+from runs.states import RunState
+from workers import metrics
+from workers.config import WorkerConfig
+from workers.heartbeat import Heartbeat
+from workers.owned import OwnedRun, OwnedRuns
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """Who is told: of a run whose cancel was requested, and of a run that is not ours any more. Called in the thread."""
+
+    cancel: Callable[[OwnedRun], None]
+    lost: Callable[[OwnedRun], None]
+
+
+class LeaseKeeper(threading.Thread):
+    """Renews until stopped. `beat_once` is one renewal; tests call it directly."""
+
+    def __init__(self, config: WorkerConfig, owned: OwnedRuns, client: "redis.Redis", listeners: Listeners, heartbeat: Heartbeat) -> None:
+        super().__init__(name="lease-beat", daemon=True)
+        self._config = config
+        self._owned = owned
+        self._client = client
+        self._listeners = listeners
+        self._heartbeat = heartbeat
+        self._stop_event = threading.Event()
+        self.last_beat = time.monotonic()
+
+    def run(self) -> None:
+        while not self._stop_event.wait(self._config.beat):
+            try:
+                self.beat_once()
+                self._heartbeat.beat_if_due(running=len(self._owned.all()))
+            except Exception:
+                log.exception("beat.failed", worker=self._config.consumer)
+        connection.close()
+
+    def stop(self) -> None:
+        self._stop_event.set()
+
+    def beat_once(self) -> None:
+        """Renew every lease, store usage and progress, pass on cancel requests, and find out what was lost."""
+        held = self._owned.all()
+        close_old_connections()
+        try:
+            self._be_impatient()
+            sent = time.monotonic()
+            renewed, cancels = _renew(held, self._config.lease) if held else ({}, set())
+        except DatabaseError as error:
+            metrics.database_errors.inc()
+            log.warning("beat.postponed", worker=self._config.consumer, error=str(error))
+            return
+        self.last_beat = time.monotonic()
+        for owned in held:
+            if owned.run_id in renewed:
+                owned.renewed_at = sent
+        for owned in held:
+            if owned.run_id in cancels:
+                self._listeners.cancel(owned)
+        missing = [owned for owned in held if owned.run_id not in renewed]
+        for owned in _gone(missing):
+            self._listeners.lost(owned)
+        self._follow([owned for owned in held if owned.run_id in renewed])
+
+    def _be_impatient(self) -> None:
+        """On SQLite, wait for the writer at most LEASE/6: a beat that waits longer is a beat that is missed."""
+        if connection.vendor == "sqlite":
+            with connection.cursor() as cursor:
+                cursor.execute(f"PRAGMA busy_timeout = {round(self._config.lease / 6 * 1000)}")
+
+    def _follow(self, renewed: Sequence[OwnedRun]) -> None:
+        """Keep the entries of renewed rows young in Redis, without counting a delivery, and their slots alive."""
+        if not renewed:
+            return
+        pipe = self._client.pipeline(transaction=False)
+        for owned in renewed:
+            entry = owned.entry
+            pipe.xclaim(entry.stream, keys.GROUP, self._config.consumer, 0, [entry.id], justid=True)
+            if entry.slot:
+                _refresh_slot(pipe, entry.queue, entry.slot, self._config.lease)
+        try:
+            pipe.execute(raise_on_error=False)
+        except RedisError as error:
+            metrics.redis_errors.inc()
+            log.warning("beat.redis_away", worker=self._config.consumer, error=str(error))
+
+
+def _refresh_slot(pipe: "redis.client.Pipeline", queue: str, slot: str, seconds: float) -> None:
+    """Set a slot's expiry by the server's own clock; re-inserts it after a loss of Redis."""
+    pipe.eval(
+        "local t=redis.call('TIME') return redis.call('ZADD',KEYS[1],t[1]*1000+math.floor(t[2]/1000)+ARGV[1],ARGV[2])",
+        1,
+        keys.slots(queue),
+        round(seconds * 1000),
+        slot,
+    )
+
+
+def _renew(held: Sequence[OwnedRun], lease: float) -> tuple[dict[UUID, Any], set[UUID]]:
+    """Renew in one transaction. Returns {run id: …} of the rows that are ours, and those marked for cancel.
+
+    Rows somebody has locked are passed over: they are decided on this moment, and absence from here is no loss.
+    """
+    mine = Q()
+    for owned in held:
+        mine |= Q(pk=owned.run_id, fence=owned.fence, claim_token=owned.token)
+    with transaction.atomic():
+        rows = dict(
+            Run.objects.select_for_update(**lock_clause())
+            .filter(mine, state=RunState.RUNNING)
+            .order_by("pk")
+            .values_list("pk", "cancel_requested_at")
+        )
+        Run.objects.filter(pk__in=list(rows)).update(lease_expires_at=later(lease))
+        _store_usage([owned for owned in held if owned.run_id in rows])
+    return rows, {run_id for run_id, requested in rows.items() if requested is not None}
+
+
+def _store_usage(held: Sequence[OwnedRun]) -> None:
+    """Store cost, usage and progress of the attempts that have news: absolute totals (money 5)."""
+    news = []
+    for owned in held:
+        usage, cost = owned.ctx.usage.snapshot()
+        mark = (cost, hash((str(usage), str(owned.ctx.progress_now))))
+        if mark != owned.stored_usage:
+            news.append((owned, usage, cost, mark))
+    if not news:
+        return
+    which = Q()
+    for owned, *_ in news:
+        which |= Q(run_id=owned.run_id, fence=owned.fence)
+    update_attempts(
+        which,
+        [owned.run_id for owned, *_ in news],
+        {
+            "usage": [usage for _, usage, _, _ in news],
+            "cost": [cost for _, _, cost, _ in news],
+            "progress": [owned.ctx.progress_now for owned, *_ in news],
+        },
+    )
+    for owned, _, _, mark in news:
+        owned.stored_usage = mark
+
+
+def _gone(missing: Sequence[OwnedRun]) -> list[OwnedRun]:
+    """Return those that a plain read shows to be somebody else's by now (protocol 7.2)."""
+    if not missing:
+        return []
+    rows = {
+        row["pk"]: row
+        for row in Run.objects.filter(pk__in=[owned.run_id for owned in missing]).values(
+            "pk", "fence", "claim_token", "state"
+        )
+    }
+    return [owned for owned in missing if not _is_mine(rows.get(owned.run_id), owned)]
+
+
+def _is_mine(row: dict[str, Any] | None, owned: OwnedRun) -> bool:
+    return (
+        row is not None
+        and row["fence"] == owned.fence
+        and row["claim_token"] == owned.token
+        and row["state"] == RunState.RUNNING
+    )

@@ -1,0 +1,31 @@
+"""`queue_status`: what waits and runs in each ready stream, and the workers alive. Exit codes: quotas/command.py."""
+
+from typing import Any
+
+from quotas.command import DONE
+from runs.command import RunCommand
+from workers.selectors import queue_status
+
+
+class Command(RunCommand):
+    help = "Show, for each queue and priority, how many runs wait and are in flight, and the oldest wait."
+
+    def run(self, options: dict[str, Any]) -> int:  # noqa: ARG002
+        status = queue_status()
+        if self.as_json:
+            self.emit(status)
+            return DONE
+        columns = ["queue", "priority", "waiting", "in flight", "oldest wait"]
+        self.table(
+            columns,
+            [(row["queue"], row["priority"], row["waiting"], row["in_flight"], _age(row)) for row in status["queues"]],
+        )
+        for queue, slots in status["slots"].items():
+            self.say(f"slots of {queue}: {slots}")
+        self.say(f"workers alive: {status['workers_alive']}")
+        return DONE
+
+
+def _age(row: dict[str, Any]) -> str:
+    seconds = row["oldest_wait_seconds"]
+    return "" if seconds is None else f"{seconds:.1f} s"

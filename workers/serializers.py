@@ -1,0 +1,125 @@
+"""How dead letters, queues and workers look to operators."""
+
+from typing import Any
+
+from rest_framework import serializers
+
+from runs.serializers import RunOut, StrictSerializer, Text
+from workers.models import DeadLetter, WorkerProcess
+
+
+class DeadLetterBrief(serializers.ModelSerializer[DeadLetter]):
+    """A dead letter as an item of a list. `state` is `requeued` too when its run was requeued elsewhere."""
+
+    run = serializers.UUIDField(source="run_id", allow_null=True)
+    agent = serializers.CharField(source="run.agent", default=None, allow_null=True)
+    retried_by = serializers.UUIDField(source="run.retried_by", default=None, allow_null=True)
+    state = serializers.SerializerMethodField()
+
+    class Meta:
+        model = DeadLetter
+        fields = [
+            "id",
+            "state",
+            "reason",
+            "error_class",
+            "message",
+            "run",
+            "agent",
+            "retried_by",
+            "buried_at",
+            "resolved_at",
+            "resolved_by",
+            "resolved_reason",
+        ]
+
+    def get_state(self, row: DeadLetter) -> str:
+        is_requeued = row.run is not None and row.run.retried_by is not None
+        return str(DeadLetter.State.REQUEUED if is_requeued else row.state)
+
+
+class DeadLetterOut(DeadLetterBrief):
+    """A dead letter in full: with the entry of the stream it came from."""
+
+    class Meta(DeadLetterBrief.Meta):
+        fields = [*DeadLetterBrief.Meta.fields, "stream", "entry_id", "payload"]
+
+
+class DeadLetterPage(serializers.Serializer[dict[str, Any]]):
+    """One page, newest first."""
+
+    results = DeadLetterBrief(many=True)
+    next = serializers.CharField(allow_null=True)
+
+
+class RequeueIn(StrictSerializer):
+    """Why the run is tried again."""
+
+    reason = Text(max_length=500, required=False, allow_blank=True)
+
+
+class DiscardIn(StrictSerializer):
+    """Why nothing more is done about it."""
+
+    reason = Text(max_length=500)
+
+    def validate_reason(self, value: str) -> str:
+        if not value.strip():
+            raise serializers.ValidationError("Say why.")
+        return value
+
+
+class RequeueOut(serializers.Serializer[dict[str, Any]]):
+    """The new run made of the dead one."""
+
+    run = RunOut()
+
+
+class QueueOut(serializers.Serializer[dict[str, Any]]):
+    """One priority of one queue."""
+
+    queue = serializers.CharField()
+    priority = serializers.CharField()
+    waiting = serializers.IntegerField()
+    in_flight = serializers.IntegerField()
+    oldest_wait_seconds = serializers.FloatField(allow_null=True)
+
+
+class QueueStatusOut(serializers.Serializer[dict[str, Any]]):
+    """The queues, the global slots by queue, and how many workers are alive."""
+
+    queues = QueueOut(many=True)
+    slots = serializers.JSONField()
+    workers_alive = serializers.IntegerField()
+
+
+class WorkerOut(serializers.ModelSerializer[WorkerProcess]):
+    """A worker process."""
+
+    queues = serializers.ListField(child=serializers.CharField())
+    agents = serializers.ListField(child=serializers.CharField())
+
+    class Meta:
+        model = WorkerProcess
+        fields = [
+            "name",
+            "host",
+            "pid",
+            "version",
+            "queues",
+            "agents",
+            "concurrency",
+            "running_count",
+            "port",
+            "started_at",
+            "heartbeat_at",
+            "draining_since",
+            "stopped_at",
+        ]
+
+
+class WorkerPage(serializers.Serializer[dict[str, Any]]):
+    """All workers that are alive."""
+
+    results = WorkerOut(many=True)
+    next = serializers.CharField(allow_null=True)

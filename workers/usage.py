@@ -1,0 +1,95 @@
+"""What an attempt has used so far: absolute totals per (run, fence), priced as they come in (money 5)."""
+
+import threading
+from typing import Any
+
+from quotas.errors import InvalidCost
+from quotas.models import AMOUNT_MAX
+from quotas.prices import PriceTable
+from runs.text import clean_text
+
+
+class Usage:
+    """The usage of one attempt. Thread-safe: the beat reads it while the handler adds."""
+
+    def __init__(self) -> None:
+        self._tokens: dict[str, dict[str, int]] = {}
+        self._extra = 0
+        self._cost = 0
+        self._lock = threading.Lock()
+        self.price_book: int | None = None
+
+    def add(
+        self,
+        model: str,
+        *,
+        input: int = 0,  # noqa: A002  the provider's own word
+        output: int = 0,
+        cached: int = 0,
+        reasoning: int = 0,
+        embedding: int = 0,
+    ) -> None:
+        """Count tokens of a model. Raises UnknownPrice (the run stops, the tokens are kept), InvalidCost.
+
+        `cached` are input tokens at the cached price: leave them out of `input`. `reasoning` likewise of `output`.
+        """
+        counts = {
+            "input": input,
+            "output": output,
+            "cached": cached,
+            "reasoning": reasoning,
+            "embedding": embedding,
+        }
+        for count in counts.values():
+            if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= AMOUNT_MAX:
+                raise InvalidCost(given=str(count)[:60])
+        name = clean_text(model)[:120]
+        with self._lock:
+            known = self._tokens.setdefault(name, {})
+            for kind, count in counts.items():
+                if count:
+                    known[kind] = known.get(kind, 0) + count
+        self._reprice()
+
+    def add_cost(self, amount: int) -> None:
+        """Count a cost that is not tokens, in micro-units. Raises InvalidCost."""
+        if isinstance(amount, bool) or not isinstance(amount, int) or not 0 <= amount <= AMOUNT_MAX:
+            raise InvalidCost(given=str(amount)[:60])
+        with self._lock:
+            if self._extra + amount > AMOUNT_MAX:
+                raise InvalidCost(given=str(self._extra + amount))
+            self._extra += amount
+            self._cost += amount
+
+    def _reprice(self) -> None:
+        """Recompute the cost from the totals, so that rounding happens once a model and not once a report."""
+        table = PriceTable.current()
+        with self._lock:
+            tokens = {model: dict(kinds) for model, kinds in self._tokens.items()}
+        total, missing = 0, None
+        for model, kinds in tokens.items():
+            try:
+                total += table.cost(model, kinds)
+            except Exception as error:  # noqa: BLE001  raised again below, after the priced part is booked
+                missing = error
+        with self._lock:
+            self._cost = total + self._extra
+            self.price_book = table.version
+        if missing is not None:
+            raise missing
+
+    @property
+    def cost(self) -> int:
+        with self._lock:
+            return self._cost
+
+    @property
+    def totals(self) -> dict[str, dict[str, int]]:
+        """A copy of {model: {kind: tokens}}."""
+        with self._lock:
+            return {model: dict(kinds) for model, kinds in self._tokens.items()}
+
+    def snapshot(self) -> tuple[dict[str, Any], int]:
+        """Return (totals, cost) of one moment: what the beat stores."""
+        with self._lock:
+            return {model: dict(kinds) for model, kinds in self._tokens.items()}, self._cost

@@ -1,0 +1,351 @@
+"""A worker process: fetch, claim, run, finalise, close; and the threads that keep its leases and its ears.
+
+The event loop runs handlers and nothing that blocks; database and Redis work happens in unit threads. The lease beat,
+the sweeper and the control listener are threads of their own, so that a handler that blocks the loop harms only
+itself.
+"""
+
+import asyncio
+import datetime as dt
+import random
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from uuid import UUID
+
+import structlog
+from django.conf import settings
+from django.db import DatabaseError, close_old_connections
+from django.utils import timezone
+from redis.exceptions import RedisError
+
+from quotas.errors import Refusal
+from runs import broker
+from runs.agents import get_agent
+from runs.outcomes import Outcome, Succeeded
+from runs.results import dumps
+from runs.services.attempts import Finish
+from workers import metrics
+from workers.closer import close_batch, close_ended
+from workers.config import WorkerConfig
+from workers.context import Context, Identity
+from workers.control import ControlListener
+from workers.delivery import Deliveries, Handled, Started
+from workers.event_buffer import EventBuffer
+from workers.event_writer import EventWriter
+from workers.executor import Execution, Stop
+from workers.finaliser import Finaliser
+from workers.heartbeat import Heartbeat
+from workers.leases import LeaseKeeper, Listeners
+from workers.owned import OwnedRun, OwnedRuns
+from workers.ports import AttemptIsFenced, WorkerPorts
+from workers.shutdown import Shutdown
+from workers.slots import Places
+from workers.stream import Consumer, Entry
+from workers.sweeper import Sweeper
+from workers.units import Units
+
+log = structlog.get_logger(__name__)
+UNIT_THREADS = 8
+BACKOFF_MAX_SECONDS = 5.0
+WATCH_SECONDS = 0.5
+
+
+class Worker:
+    """One process. `run` returns after a drain; everything else is started by it."""
+
+    def __init__(self, config: WorkerConfig, shutdown: Shutdown) -> None:
+        self.config = config
+        self.shutdown = shutdown
+        self.client = broker.client()
+        self.units = Units(UNIT_THREADS)
+        self.places = Places(config.concurrency)
+        self.owned = OwnedRuns()
+        self.ended: asyncio.Queue[tuple[UUID, int]] = asyncio.Queue()
+        self.writer = EventWriter(self.client, self.owned, self.units, self._lost)
+        self.finaliser = Finaliser(self.client, self.units, self.ended)
+        self.deliveries = Deliveries(config, self.client)
+        self.heartbeat = Heartbeat(config, self.client)
+        self.last_read = time.monotonic()
+        self._blocking = broker.blocking_client(config.wake_wait)
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="wait")  # a blocked read must not hold up a unit
+        self._handlers = ThreadPoolExecutor(config.concurrency, thread_name_prefix="handler")
+        self._consumer = Consumer(
+            self.client,
+            name=config.consumer,
+            queues=config.queues,
+            stale=config.stale,
+            beat=config.beat,
+            slot_seconds=config.lease,
+            slot_limit=config.global_slots,
+            extra_streams=config.extra_streams,
+        )
+        self._attempts: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.keeper = LeaseKeeper(config, self.owned, self.client, Listeners(self._cancel, self._lost), self.heartbeat)
+
+    async def run(self, *, port: int = 0) -> None:
+        """Work until a signal, then drain: finish what runs for up to the grace, interrupt the rest, sign off."""
+        self._loop = asyncio.get_running_loop()
+        await self.units.run(self._register, port)
+        sweeper, control = Sweeper(self.config, self.client), ControlListener(self._cancel_by_id)
+        for thread in (self.keeper, sweeper, control):
+            thread.start()
+        helpers = [
+            asyncio.create_task(self.writer.run(), name="event writer"),
+            asyncio.create_task(self.finaliser.run(), name="finaliser"),
+            asyncio.create_task(close_ended(self.client, self.units, self.ended), name="closer"),
+            asyncio.create_task(self._watch(), name="watchdog"),
+        ]
+        try:
+            await self._fetch()
+            await self._drain()
+        finally:
+            for task in helpers:
+                task.cancel()
+            for thread in (control, sweeper, self.keeper):
+                thread.stop()
+        await self._sign_off()
+
+    def _register(self, port: int) -> None:
+        self.heartbeat.register(port=port)
+        metrics.places.set(self.config.concurrency)
+        log.info("worker.started", worker=self.config.consumer, queues=self.config.queues, port=port)
+
+    # -- fetch -----------------------------------------------------------------------------------------------------
+    async def _fetch(self) -> None:
+        """Wait for a place, then for a wake, holding nothing; take; handle; start. Reconnects by itself."""
+        found, wait = True, 0.1
+        while not self.shutdown.draining.is_set():
+            await self._first_of(self.places.wait_free())
+            try:
+                if not found:
+                    await self._wait_for_wake()
+                if self.shutdown.draining.is_set():
+                    return
+                entries = await self.units.run(self._take, self.places.free())
+                self.last_read, wait = time.monotonic(), 0.1
+            except (RedisError, DatabaseError) as error:
+                metrics.redis_errors.inc()
+                log.warning("fetch.reconnecting", worker=self.config.consumer, error=str(error)[:200])
+                await self._first_of(asyncio.sleep(wait * random.uniform(0.5, 1)))  # noqa: S311  spreading
+                wait, found = min(BACKOFF_MAX_SECONDS, wait * 2), True
+                continue
+            found = bool(entries)
+            if entries:
+                await self._start(entries)
+
+    async def _wait_for_wake(self) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._reader, self._consumer.wait, self._blocking, self.config.wake_wait)
+        self.last_read = time.monotonic()
+
+    def _take(self, places: Sequence[int]) -> list[Entry]:
+        self.deliveries.put_back_due()
+        known = {owned.entry.id for owned in self.owned.all()}
+        return self._consumer.take(places, known)
+
+    async def _first_of(self, awaitable: "asyncio.Future[None] | object") -> None:
+        """Wait for the awaitable or for the shutdown, whichever comes first."""
+        tasks = [
+            asyncio.ensure_future(awaitable),  # type: ignore[call-overload]
+            asyncio.ensure_future(self.shutdown.draining.wait()),
+        ]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+
+    async def _start(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            self.places.take(entry.place)
+        handled = await self._handle(entries)
+        if handled.free:
+            await self.units.run(self._consumer.free_slots, handled.free)
+        for entry in handled.free:
+            self.places.give_back(entry.place)
+        for started in handled.started:
+            task = asyncio.create_task(self._attempt(started), name=f"attempt {started.claimed.run.pk}")
+            self._attempts.add(task)
+            task.add_done_callback(self._attempts.discard)
+
+    async def _handle(self, entries: Sequence[Entry]) -> Handled:
+        """Handle taken entries, again and again while a store is away: they are ours until they are stale."""
+        wait = 0.1
+        while True:
+            try:
+                return await self.units.run(self.deliveries.handle, entries)
+            except (DatabaseError, RedisError, Refusal) as error:
+                metrics.database_errors.inc()
+                log.warning("handle.retried", entries=len(entries), error=str(error)[:200])
+            if self.shutdown.draining.is_set():
+                return Handled(free=list(entries))
+            await self._first_of(asyncio.sleep(wait * random.uniform(0.5, 1)))  # noqa: S311  spreading
+            wait = min(BACKOFF_MAX_SECONDS, wait * 2)
+
+    # -- one attempt -----------------------------------------------------------------------------------------------
+    async def _attempt(self, started: Started) -> None:
+        """Run a claimed run's handler and end its attempt, by whatever outcome. The place is given back last."""
+        owned = self._own(started)
+        began = time.monotonic()
+        try:
+            outcome = await owned.execution.run(self._handlers)
+            outcome = await self._fit(owned, outcome)
+            owned.buffer.close()
+            await self.writer.flush([owned], everything=True)
+            await self.finaliser.finish(owned, _finish_of(owned, outcome))
+            self._count(owned, outcome, time.monotonic() - began)
+        except Exception:
+            # Nothing above is expected to raise; if it does, the lease lapses and takeover ends the run.
+            log.exception("attempt.broke", run_id=str(owned.run_id))
+        finally:
+            self.owned.remove(owned)
+            self.places.give_back(started.entry.place)
+            metrics.running.set(self.places.in_use)
+
+    def _own(self, started: Started) -> OwnedRun:
+        run, entry = started.claimed.run, started.entry
+        spec = get_agent(run.agent)
+        buffer = EventBuffer(run.fence, _clock_offset(started.claimed.started.at))
+
+        async def flush() -> None:
+            await self.writer.flush([owned], everything=True)
+
+        identity = Identity(
+            run_id=run.pk,
+            agent=run.agent,
+            attempt=run.attempt,
+            fence=run.fence,
+            worker=self.config.consumer,
+            account_id=run.account_id,
+            metadata=run.metadata,
+        )
+        ctx = Context(identity, buffer, WorkerPorts(run, started.claimed.token, self.units, flush))
+        execution = Execution(
+            spec, ctx, run.input, time_limit=run.time_limit_seconds, grace=self.config.handler_grace
+        )
+        owned = OwnedRun(run, started.claimed.token, entry, ctx, buffer, execution, renewed_at=started.claimed_at)
+        run.input_json = ""  # the handler has it; a worker need not hold it twice
+        self.owned.add(owned)
+        metrics.running.set(self.places.in_use)
+        if run.cancel_requested_at is not None:
+            execution.stop(Stop.CANCEL)
+        return owned
+
+    async def _fit(self, owned: OwnedRun, outcome: Outcome) -> Outcome:
+        """Turn a result that is too large for a row into an artifact (protocol 11.1)."""
+        if not isinstance(outcome, Succeeded) or len(outcome.result_json) <= settings.RESULT_INLINE_BYTES:
+            return outcome
+        try:
+            stored = await owned.ctx.artifact(
+                "result.json", outcome.result_json.encode("utf-8"), "application/json"
+            )
+        except (AttemptIsFenced, OSError, DatabaseError) as error:
+            log.warning("result.not_stored", run_id=str(owned.run_id), error=str(error))
+            return outcome
+        return Succeeded(dumps({"artifact": stored["name"], "size": stored["size"]}))
+
+    def _count(self, owned: OwnedRun, outcome: Outcome, seconds: float) -> None:
+        metrics.runs_ended.labels(owned.run.agent, type(outcome).__name__.lower()).inc()
+        metrics.run_seconds.labels(owned.run.agent).observe(seconds)
+        if owned.execution.abandoned:
+            metrics.abandoned.inc()
+
+    # -- told by threads: hop to the loop --------------------------------------------------------------------------
+    def _stop(self, owned: OwnedRun, reason: Stop) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(owned.execution.stop, reason)
+
+    def _cancel(self, owned: OwnedRun) -> None:
+        self._stop(owned, Stop.CANCEL)
+
+    def _cancel_by_id(self, run_id: UUID) -> None:
+        owned = self.owned.find(run_id)
+        if owned is not None:
+            self._cancel(owned)
+
+    def _lost(self, owned: OwnedRun) -> None:
+        if not owned.fenced:
+            owned.fenced = True
+            owned.buffer.close()
+            metrics.fenced_writes.inc()
+            log.warning("run.lost", run_id=str(owned.run_id), fence=owned.fence)
+        self._stop(owned, Stop.LOST)
+
+    async def _watch(self) -> None:
+        """Stop runs whose lease could not be renewed in time (7.4), and see how late the loop is."""
+        while True:
+            due = time.monotonic() + WATCH_SECONDS
+            await asyncio.sleep(WATCH_SECONDS)
+            metrics.loop_lag.set(max(0.0, time.monotonic() - due))
+            metrics.last_read_age.set(time.monotonic() - self.last_good_read)
+            metrics.last_beat_age.set(time.monotonic() - self.keeper.last_beat)
+            for owned in self.owned.overdue(self.config.lost_after):
+                self._lost(owned)
+
+    @property
+    def last_good_read(self) -> float:
+        """When the streams were last read, on the monotonic clock; a full worker has no reason to read."""
+        return time.monotonic() if not self.places.free() else self.last_read
+
+    # -- end -------------------------------------------------------------------------------------------------------
+    async def _drain(self) -> None:
+        """Take nothing more; finish what runs for up to the grace; interrupt the rest (policy `interrupt`)."""
+        log.info("worker.draining", worker=self.config.consumer, running=len(self._attempts))
+        try:
+            await self.units.run(self.heartbeat.draining)
+        except DatabaseError as error:
+            log.warning("drain.not_noted", error=str(error))
+        if self._attempts:
+            at_once = asyncio.create_task(self.shutdown.at_once.wait())
+            finished = asyncio.create_task(_all_done(self._attempts))
+            await asyncio.wait(
+                {at_once, finished}, timeout=self.config.drain_grace, return_when=asyncio.FIRST_COMPLETED
+            )
+            for owned in self.owned.all():
+                owned.execution.stop(Stop.DRAIN)
+            await finished
+            at_once.cancel()
+
+    async def _sign_off(self) -> None:
+        left = []
+        while not self.ended.empty():
+            left.append(self.ended.get_nowait())
+        if left:
+            await close_batch(self.client, self.units, left)
+        try:
+            await self.units.run(self.heartbeat.sign_off)
+        except (DatabaseError, RedisError) as error:
+            log.warning("sign_off.not_noted", error=str(error))
+        self._blocking.close()
+        self.units.close()
+        self._reader.shutdown(wait=False)
+        self._handlers.shutdown(wait=False, cancel_futures=True)
+        log.info("worker.stopped", worker=self.config.consumer)
+        close_old_connections()
+
+
+async def _all_done(tasks: set["asyncio.Task[None]"]) -> None:
+    while tasks:
+        await asyncio.wait(set(tasks))
+
+
+def _clock_offset(database_time: dt.datetime) -> dt.timedelta:
+    """Return the database's clock minus ours, where they differ by more than the way of an answer explains."""
+    offset = database_time - timezone.now()
+    return offset if abs(offset) > dt.timedelta(seconds=1) else dt.timedelta(0)
+
+
+def _finish_of(owned: OwnedRun, outcome: Outcome) -> Finish:
+    usage, cost = owned.ctx.usage.snapshot()
+    return Finish(
+        run_id=owned.run_id,
+        account_id=owned.run.account_id,
+        fence=owned.fence,
+        token=owned.token,
+        outcome=outcome,
+        usage=usage,
+        cost=cost,
+        last_seq=owned.buffer.last_seq,
+        progress=owned.ctx.progress_now,
+        price_book=owned.ctx.usage.price_book,
+    )
