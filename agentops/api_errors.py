@@ -74,6 +74,7 @@ def document(
         "request_id": request.META.get(REQUEST_ID, ""),
     }
     response = HttpResponse(json.dumps(body, default=str), status=status, content_type="application/problem+json")
+    response["Content-Length"] = str(len(response.content))  # also for what no later middleware sees
     if retry_after is not None:
         response["Retry-After"] = str(max(1, round(retry_after)))
     if status == HTTPStatus.UNAUTHORIZED:

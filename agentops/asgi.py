@@ -20,11 +20,8 @@ from runs.routing import websocket_urlpatterns as run_sockets  # noqa: E402
 application = ProtocolTypeRouter(
     {
         "http": http_guard.guarded(django_application),
-        "websocket": sockets.known_paths_only(
-            AuthMiddlewareStack(URLRouter([*run_sockets, *console_sockets]))
-        ),
+        "websocket": sockets.known_paths_only(AuthMiddlewareStack(URLRouter([*run_sockets, *console_sockets]))),
     }
 )
 sockets.close_on_shutdown()
 http_guard.limit_daphne()
-

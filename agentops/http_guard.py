@@ -91,22 +91,26 @@ async def _send(send: Any, answer: tuple[int, bytes]) -> None:
 def limit_daphne() -> None:
     """Count the bytes of a body as daphne receives them, where daphne is the server; repeating it does nothing."""
     protocol: Any = sys.modules.get("daphne.http_protocol")
-    if protocol is None or hasattr(protocol.WebRequest, "agentops_received"):
+    if protocol is None or hasattr(protocol.WebRequest, "agentops_refused"):
         return
     request_class = protocol.WebRequest
     store, process = request_class.handleContentChunk, request_class.process
-    request_class.agentops_received = 0
+    request_class.agentops_received, request_class.agentops_refused = 0, False
 
     def handle_content_chunk(self: Any, data: bytes) -> None:
-        seen, self.agentops_received = self.agentops_received, self.agentops_received + len(data)
+        self.agentops_received += len(data)
+        if self.agentops_refused:
+            return
         limit = body_limit(_first(self.requestHeaders.getRawHeaders("content-type")))
-        if self.agentops_received <= limit:
+        announced = _first(self.requestHeaders.getRawHeaders("content-length"))[:19]
+        if max(self.agentops_received, int(announced) if announced.isdigit() else 0) <= limit:
             store(self, data)
-        elif seen <= limit:
+        else:
+            self.agentops_refused = True
             _refuse(self, limit)
 
     def process_unless_refused(self: Any) -> Any:
-        if self.agentops_received <= body_limit(_first(self.requestHeaders.getRawHeaders("content-type"))):
+        if not self.agentops_refused:
             return process(self)
         self.channel.loseConnection()
         return None

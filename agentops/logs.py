@@ -17,9 +17,7 @@ def configure_structlog(log_format: str, level: str) -> None:
         structlog.processors.format_exc_info,
     ]
     renderer: Processor = (
-        structlog.processors.JSONRenderer()
-        if log_format == "json"
-        else structlog.dev.ConsoleRenderer(colors=False)
+        structlog.processors.JSONRenderer() if log_format == "json" else structlog.dev.ConsoleRenderer(colors=False)
     )
     logging.config.dictConfig(
         {

@@ -9,6 +9,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
+import pymysql
 from csp.constants import NONE, SELF
 
 from agentops import __version__, env
@@ -59,7 +60,6 @@ X_FRAME_OPTIONS = "DENY"
 # -- what is installed ------------------------------------------------------------------------------
 AGENTOPS_APPS = env.words("AGENTOPS_APPS")
 INSTALLED_APPS = [
-    "daphne",
     "agentops.console.apps.ConsoleAdminConfig",
     "django.contrib.auth",
     "django.contrib.contenttypes",
@@ -135,6 +135,7 @@ def _database() -> dict[str, Any]:
         if DATABASE_POOL:
             entry["OPTIONS"]["pool"] = {"min_size": 1, "max_size": 16, "timeout": 10}
     else:
+        pymysql.install_as_MySQLdb()  # the pure-Python driver, under the name Django asks for
         entry["OPTIONS"] = {
             "charset": "utf8mb4",
             "isolation_level": "read committed",
@@ -254,6 +255,10 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "COMPONENT_SPLIT_REQUEST": True,
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "runs.openapi.add_event_streams",
+    ],
 }
 
 # -- runs -------------------------------------------------------------------------------------------

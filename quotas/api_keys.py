@@ -1,4 +1,4 @@
-"""API keys: 256 random bits, kept as SHA-256 under a public prefix. Looked up by the prefix, compared in constant time."""
+"""API keys: 256 random bits, kept as SHA-256, looked up by a public prefix and compared in constant time."""
 
 import datetime as dt
 import hashlib

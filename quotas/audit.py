@@ -1,4 +1,4 @@
-"""The audit trail: one function, called inside the transaction of the act, so that an act without its line cannot be."""
+"""The audit trail: one function, called inside the transaction of the act: there is no act without its line."""
 
 from typing import Any
 

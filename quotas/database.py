@@ -1,5 +1,6 @@
 """How a unit of database work is run: one transaction, repeated on a deadlock, a lock time-out or "locked"."""
 
+import datetime as dt
 import random
 import threading
 from collections.abc import Callable
@@ -7,7 +8,7 @@ from typing import TypeVar
 
 from django.conf import settings
 from django.db import DatabaseError, InterfaceError, OperationalError, connection, transaction
-from django.db.models import DateTimeField, F, Func
+from django.db.models import DateTimeField, F, Func, Model
 from django.db.models.functions import Now
 
 from quotas.errors import Busy
@@ -82,6 +83,12 @@ def _shift(base: Now | F, seconds: float) -> Func:
     return _Later(base, template=f"(%(expressions)s + INTERVAL {micro} MICROSECOND)")
 
 
-def lock_clause() -> dict[str, bool]:
-    """Options of `select_for_update` that pass over locked rows, where the engine can."""
-    return {"skip_locked": connection.features.has_select_for_update_skip_locked}
+def database_time(row: Model) -> dt.datetime:
+    """Return the database's clock as it was when a row annotated with `db_now` was read (protocol 1.6)."""
+    at: dt.datetime = row.__dict__["db_now"]
+    return at
+
+
+def can_skip_locked() -> bool:
+    """Whether `select_for_update` can pass over locked rows on this engine."""
+    return connection.features.has_select_for_update_skip_locked

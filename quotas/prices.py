@@ -1,4 +1,4 @@
-"""Prices: versioned books of micro-units for a million tokens, and the cost of a usage. Unknown is refused, never free."""
+"""Prices: versioned books of micro-units for a million tokens, and what a usage costs. Unknown is never free."""
 
 import json
 import math
@@ -33,6 +33,13 @@ DEFAULTS: dict[str, dict[str, int]] = {
     "text-embedding-3-small": {"input": 20_000, "embedding": 20_000},
     "text-embedding-3-large": {"input": 130_000, "embedding": 130_000},
 }
+
+
+def check_amount(value: object) -> int:
+    """Return a cost or a token count if it is a whole number from 0 to AMOUNT_MAX; raises InvalidCost (money 8)."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= AMOUNT_MAX:
+        raise InvalidCost(given=str(value)[:60])
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +96,7 @@ class PriceTable:
         per_kind = self.prices.get(model, {})
         total = 0
         for kind, count in tokens.items():
-            if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= AMOUNT_MAX:
-                raise InvalidCost(given=count)
+            check_amount(count)
             if count == 0:
                 continue
             price = per_kind.get(kind, per_kind.get(FALLBACK.get(kind, "")))
@@ -142,8 +148,7 @@ def _new_book(changes: Mapping[str, Mapping[str, int]], *, actor: str, note: str
         for kind, amount in kinds.items():
             if kind not in Price.Kind.values:
                 raise UnknownPrice(model=model, kind=kind)
-            if isinstance(amount, bool) or not isinstance(amount, int) or not 0 <= amount <= AMOUNT_MAX:
-                raise InvalidCost(given=amount)
+            check_amount(amount)
     book = PriceBook.objects.create(valid_from=timezone.now(), note=note[:200])
     Price.objects.bulk_create(
         Price(book=book, model=model, kind=kind, per_million=amount)

@@ -7,6 +7,7 @@ table: one settlement of sixteen runs costs what one of one run costs.
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from django.db import transaction
@@ -93,7 +94,7 @@ def place_hold(account: Account, *, run_id: UUID, amount: int, lapses_after: flo
     return hold
 
 
-def quota_facts(account: Account, needed: int, now: dt.datetime) -> dict[str, object]:
+def quota_facts(account: Account, needed: int, now: dt.datetime) -> dict[str, Any]:
     """Return the facts of a 402 (money 9)."""
     ends = period_end(account, now)
     return {

@@ -1,6 +1,6 @@
-"""The one place where Redis clients are made. Three defaults of redis-py 8 would break us (docs/adr/0001):
+"""The one place where Redis clients are made: three defaults of redis-py 8 would break us.
 
-its 5 s socket time-out ends blocking reads, its retry resends commands that are not idempotent, and its pool raises
+Its 5 s socket time-out ends blocking reads, its retry resends commands that are not idempotent, and its pool raises
 at connection 101. So: explicit time-outs, no retries, a pool that waits. Replies keep their default shape.
 """
 

@@ -86,7 +86,7 @@ class StreamConsumer(AsyncWebsocketConsumer):
     async def connect(self) -> None:
         self._window = Window()
         self._tasks: list[asyncio.Task[None]] = []
-        offered = self.scope.get("subprotocols", [])
+        offered = list(self.scope.get("subprotocols", []))
         try:
             cursor = self._query("after")
             self.caller = await self._authenticate(offered)
@@ -107,7 +107,7 @@ class StreamConsumer(AsyncWebsocketConsumer):
         """Return the frames after the cursor, or raise a Refusal."""
         raise NotImplementedError
 
-    async def disconnect(self, code: int) -> None:
+    async def disconnect(self, code: int) -> None:  # noqa: ARG002  Channels' signature
         self.live.discard(self)
         for task in self._tasks:
             task.cancel()
@@ -130,7 +130,7 @@ class StreamConsumer(AsyncWebsocketConsumer):
         if ticket:
             return await database_sync_to_async(_caller_for_ticket)(ticket, self.target())
         user = self.scope.get("user")
-        if user is None or not user.is_authenticated or not self._origin_is_ours():
+        if not user or not user.is_authenticated or not self._origin_is_ours():
             raise _NotSignedIn
         return await database_sync_to_async(caller_for_user)(user, self._query("account") or None)
 
@@ -185,7 +185,7 @@ class StreamConsumer(AsyncWebsocketConsumer):
                 return
 
     # -- in --------------------------------------------------------------------------------------------------------
-    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:  # noqa: ARG002
         if text_data is None:
             await self.close(code=1003)
             return

@@ -4,7 +4,7 @@ One generator serves both transports; SSE and WebSocket differ only in how they 
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 from uuid import UUID
 
@@ -20,7 +20,7 @@ Frame = dict[str, Any] | Event
 IDLE_SECONDS = 15.0  # after so much silence a None is yielded, for the transport's own heartbeat
 
 
-async def follow_run(run_id: UUID, cursor: str) -> AsyncIterator[Frame | None]:
+async def follow_run(run_id: UUID, cursor: str) -> AsyncGenerator[Frame | None]:
     """Yield the run's events after the cursor until its terminal one; frames without id; None when idle."""
     async with hub.current().watch(run_id) as watch:
         follower = Follower(run_id, check_cursor(cursor))
@@ -29,7 +29,7 @@ async def follow_run(run_id: UUID, cursor: str) -> AsyncIterator[Frame | None]:
         while not follower.ended:
             news = asyncio.ensure_future(watch.news())  # taken before reading: news meanwhile is not missed
             try:
-                if looked_at is None or (looked_at != follower.cursor and not _continues(watch, follower.cursor)):
+                if _must_read(watch, follower.cursor, looked_at):
                     page = await database_sync_to_async(read_events)(run_id, follower.cursor, PAGE)
                     follower.cursor, follower.ended = page.next, page.ended
                     looked_at = page.next if len(page.events) < PAGE else None
@@ -49,10 +49,15 @@ async def follow_run(run_id: UUID, cursor: str) -> AsyncIterator[Frame | None]:
                 news.cancel()
 
 
-def _continues(watch: "hub.Watch", cursor: str) -> bool:
-    """Whether the live tail continues at the cursor without a hole; else what is kept has to be read."""
+def _must_read(watch: "hub.Watch", cursor: str, looked_at: str | None) -> bool:
+    """Whether what is kept has to be read: at the start, and where the live tail does not continue at the cursor.
+
+    At most once a cursor: where the kept log has nothing more either, the tail's jump is a real gap.
+    """
+    if looked_at is None:
+        return True
     fresh = watch.after(cursor)
-    return not fresh or follows(cursor, *fresh[0])
+    return looked_at != cursor and bool(fresh) and not follows(cursor, *fresh[0])
 
 
 async def _wait(news: "asyncio.Future[None]") -> bool:
@@ -70,7 +75,7 @@ def split_session_cursor(cursor: str) -> tuple[int, str]:
     return int(number), check_cursor(event)
 
 
-async def follow_session(account_id: int, session: str, cursor: str) -> AsyncIterator[Frame | None]:
+async def follow_session(account_id: int, session: str, cursor: str) -> AsyncGenerator[Frame | None]:
     """Yield the events of all runs of a session, one after the other; each event has its session cursor as `cursor`.
 
     Never ends by itself: a session may always get another run.

@@ -198,9 +198,9 @@ class Hub:
         pipe = broker.hub_client().pipeline(transaction=False)
         for watch in watches:
             if watch.last:
-                pipe.xrange(keys.log(watch.run_id), min=f"({watch.last}", count=READ_COUNT)
+                _ = pipe.xrange(keys.log(watch.run_id), min=f"({watch.last}", count=READ_COUNT)
             else:
-                pipe.xrevrange(keys.log(watch.run_id), count=TAIL_EVENTS)
+                _ = pipe.xrevrange(keys.log(watch.run_id), count=TAIL_EVENTS)
         for watch, reply in zip(watches, await pipe.execute(), strict=True):
             entries = reply if watch.last else reply[::-1]
             watch.add(events.bodies(watch.run_id, entries))

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import redis
 from redis.client import Pipeline
@@ -29,6 +29,17 @@ class Script:
 
 
 _all: list[Script] = []
+T = TypeVar("T")
+
+
+def each(call: Callable[["Pipeline", T], None], items: Sequence[T]) -> Callable[["Pipeline"], None]:
+    """Return a filler for `execute` that makes one call an item."""
+
+    def fill(pipe: "Pipeline") -> None:
+        for item in items:
+            call(pipe, item)
+
+    return fill
 
 
 def load(path: Path) -> Script:

@@ -7,7 +7,7 @@ daphne accepts whatever a reader does not read, so the length of a response is i
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 from uuid import UUID
 
@@ -27,7 +27,7 @@ RETRY_MS = 1000
 RESPONSE_SECONDS = 300.0
 RESPONSE_BYTES = 4 * 1024 * 1024
 WAIT_MAX = 30.0
-Frames = AsyncIterator[follow.Frame | None]
+Frames = AsyncGenerator[follow.Frame | None]
 
 
 @csrf_exempt
@@ -145,7 +145,7 @@ async def _until_news(run_id: UUID, cursor: str, seconds: float) -> None:
     except TimeoutError:
         return
     finally:
-        await frames.aclose()  # type: ignore[attr-defined]  an async generator
+        await frames.aclose()
 
 
 def _stream(frames: Frames, *, ends: bool) -> StreamingHttpResponse:
@@ -169,7 +169,7 @@ async def _written(frames: Frames, *, ends: bool) -> AsyncIterator[bytes]:
         if ends:
             yield b"event: end\ndata: {}\n\n"
     finally:
-        await frames.aclose()  # type: ignore[attr-defined]  an async generator
+        await frames.aclose()
 
 
 def _sse(frame: follow.Frame) -> bytes:

@@ -1,5 +1,6 @@
 """Text at the border: what no database or JSON reader takes is replaced, never refused half-way through a run."""
 
+import math
 from typing import Any
 
 
@@ -20,7 +21,7 @@ def clean_json(value: Any, depth: int = 0) -> Any:
         case int():
             return value if -(2**63) <= value < 2**63 else str(value)
         case float():
-            return value if value == value and abs(value) != float("inf") else str(value)
+            return value if math.isfinite(value) else str(value)
         case dict():
             return {clean_text(str(key)): clean_json(item, depth + 1) for key, item in value.items()}
         case list() | tuple():

@@ -7,11 +7,11 @@ caller has locked the rows (`lock_runs`), so the count of rows hit is the verdic
 import datetime as dt
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from django.db import connection
-from django.db.models import Case, F, Model, Q, QuerySet, Value, When
+from django.db.models import Case, F, Field, Model, Q, Value, When
 from django.db.models.expressions import BaseExpression
 from django.db.models.functions import Cast, Now
 
@@ -41,13 +41,9 @@ class Move:
 
 
 def lock_runs(run_ids: Iterable[UUID], *, bulky: bool = False) -> list[Run]:
-    """Lock run rows in the order of their ids and return them, each with the database's time as `db_now`."""
-    rows = _with_time().select_for_update().filter(pk__in=set(run_ids)).order_by("pk")
+    """Lock run rows in the order of their ids and return them, each with the database's time (`database_time`)."""
+    rows = Run.objects.annotate(db_now=Now()).select_for_update().filter(pk__in=set(run_ids)).order_by("pk")
     return list(rows if bulky else rows.defer(*BULKY))
-
-
-def _with_time() -> QuerySet[Run]:
-    return Run.objects.annotate(db_now=Now())
 
 
 def begin(run: Run, *, actor: str, data: dict[str, Any]) -> Transition:
@@ -118,7 +114,7 @@ def _row(move: Move) -> Transition:
 
 def one_value(model: type[Model], name: str, keys: Sequence[Any], values: Sequence[Any], *, by: str = "pk") -> Any:
     """Return the right side of `SET name = …` for a set of rows: the value they share, else a CASE by key."""
-    column = model._meta.get_field(name)
+    column = cast("Field[Any, Any]", model._meta.get_field(name))  # noqa: SLF001  Django's public option API
     first = values[0]
     if all(value is first or (not isinstance(first, BaseExpression) and value == first) for value in values):
         return first

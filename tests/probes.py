@@ -25,7 +25,7 @@ from workers.models import WorkerProcess
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent
-READY_SECONDS = 30.0
+READY_SECONDS = 60.0
 SCHEMES = {"sqlite": "sqlite", "postgresql": "postgres", "mysql": "mysql"}
 _never = threading.Event()
 

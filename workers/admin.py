@@ -4,7 +4,6 @@ import datetime as dt
 from collections.abc import Callable
 from typing import Any
 
-from django.conf import settings
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.core.exceptions import PermissionDenied
@@ -20,12 +19,12 @@ from quotas.admin_base import ReadOnlyAdmin, actor_of, reason_of, request_id_of
 from quotas.display import NOTHING, age_of, pill, pretty, pretty_text, short
 from quotas.errors import Refusal
 from runs.models import Run
-from runs.states import RunState
 from workers import dead_letters
+from workers.heartbeat import ALIVE_SECONDS
 from workers.models import DeadLetter, WorkerProcess
+from workers.selectors import running_on
 
 MESSAGE_MAX = 160
-ALIVE_BEATS = 3  # a worker that missed this many heartbeats is shown as lost
 REQUEUE = "requeue"
 DISCARD = "discard"
 PERMISSIONS = {REQUEUE: "workers.requeue_deadletter", DISCARD: "workers.discard_deadletter"}
@@ -287,7 +286,7 @@ class WorkerProcessAdmin(ReadOnlyAdmin):
     def alive(self, obj: WorkerProcess) -> SafeString:
         if obj.stopped_at is not None:
             return pill("stopped")
-        if obj.heartbeat_at < timezone.now() - ALIVE_BEATS * dt.timedelta(seconds=settings.HEARTBEAT_SECONDS):
+        if obj.heartbeat_at < timezone.now() - dt.timedelta(seconds=ALIVE_SECONDS):
             return pill("lost")
         return pill("draining" if obj.draining_since else "alive")
 
@@ -317,9 +316,7 @@ class WorkerProcessAdmin(ReadOnlyAdmin):
         worker = self.get_object(request, object_id)
         rows: Any = []
         if isinstance(worker, WorkerProcess) and request.user.has_perm("runs.view_run"):
-            rows = Run.objects.filter(state=RunState.RUNNING, worker=worker.name).only(
-                "id", "agent", "attempt", "started_at", "lease_expires_at"
-            )[:100]
+            rows = running_on(worker.name)[:100]
         return super().change_view(request, object_id, form_url, {"current_runs": rows, **(extra_context or {})})
 
 

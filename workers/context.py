@@ -1,6 +1,5 @@
 """What a handler sees: `ctx`. Plain calls are buffered; only `artifact`, `open_file` and `flush` wait for anything."""
 
-
 from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID
@@ -8,7 +7,6 @@ from uuid import UUID
 from runs.outcomes import InvalidInput
 from workers.event_buffer import EventBuffer
 from workers.usage import Usage
-
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,5 +120,3 @@ class Context:
     async def flush(self) -> None:
         """Store the buffered events now: for handlers that emit thousands without a pause."""
         await self._ports.flush()
-
-

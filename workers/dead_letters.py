@@ -146,9 +146,7 @@ def _resolve(letter: DeadLetter, state: DeadLetter.State, actor: str, reason: st
         raise NotOpen(dead_letter=letter.pk, state=letter.state)
 
 
-def _audit(
-    action: str, letter: DeadLetter, actor: str, reason: str, request_id: str, *, after: dict[str, Any]
-) -> None:
+def _audit(action: str, letter: DeadLetter, actor: str, reason: str, request_id: str, *, after: dict[str, Any]) -> None:
     audit.record(
         actor=actor,
         action=action,

@@ -18,11 +18,12 @@ from quotas.database import in_transaction, is_connection_lost, later
 from quotas.errors import Refusal
 from runs import archive, events, lifecycle, ready, scripts
 from runs.events import Answer
-from runs.models import Run, Transition
+from runs.models import Run
 from runs.outcomes import ErrorClass, Failed
 from runs.ready import Ticket, Undecodable
-from runs.services import attempts
-from runs.services.attempts import Claimed, Claims, Owner, Refused
+from runs.services import claims as claiming
+from runs.services import hand_back
+from runs.services.claims import Claimed, Claims, Owner, Refused
 from runs.states import TERMINAL, RunState
 from workers import dead_letters, metrics, stream
 from workers.config import WorkerConfig
@@ -104,12 +105,12 @@ class Deliveries:
     def _claim_set(self, wanted: dict[UUID, int]) -> Claims:
         owner = Owner(self._config.consumer, secrets.token_hex(16), self._config.lease)
         try:
-            return in_transaction(lambda: attempts.start_attempts(wanted, owner, self._config.agents))
+            return in_transaction(lambda: claiming.start_attempts(wanted, owner, self._config.agents))
         except DatabaseError as error:
             if not is_connection_lost(error):
                 raise
             # The answer to COMMIT was lost: what carries our token is ours (protocol 1.8).
-            won = _read_again(lambda: attempts.claimed_by(owner.token))
+            won = _read_again(lambda: claiming.claimed_by(owner.token))
             return Claims(won=won, seen={claim.run.pk: claim.run for claim in won})
 
     def _claim_alone(self, run_id: UUID, fence: int) -> Claims:
@@ -123,7 +124,7 @@ class Deliveries:
         owner = Owner(self._config.consumer, secrets.token_hex(16), self._config.lease)
 
         def work() -> Claimed | Refused | None:
-            result = attempts.start_attempt_rearmed(run_id, fence, owner)
+            result = claiming.start_attempt_rearmed(run_id, fence, owner)
             if isinstance(result, Refused):
                 dead_letters.bury([result.run])
             return result
@@ -181,9 +182,7 @@ class Deliveries:
     def _hand_back_one(self, entry: Entry, claimed: Claimed, reason: str) -> None:
         run = claimed.run
         row = in_transaction(
-            lambda: attempts.hand_back(
-                run.pk, run.fence, claimed.token, actor=self._config.consumer, reason=reason
-            )
+            lambda: hand_back(run.pk, run.fence, claimed.token, actor=self._config.consumer, reason=reason)
         )
         if row is None:
             return
@@ -244,7 +243,7 @@ class Deliveries:
 
     def _fail(self, entry: Entry, row: Run, error: Failed) -> None:
         def work() -> Refused | None:
-            refused = attempts.refuse(row.pk, row.fence, error, actor=self._config.consumer)
+            refused = claiming.refuse(row.pk, row.fence, error, actor=self._config.consumer)
             if refused is not None:
                 dead_letters.bury([refused.run])
             return refused

@@ -99,7 +99,7 @@ class Execution:
         ended = task.done() and not task.cancelled()
         value = task.result() if ended else None
         if self.reason is Stop.TIMEOUT:
-            return Failed(ErrorClass.TIMEOUT, "TimeLimit", f"The attempt's time limit of {self._time_limit:g} s passed.")
+            return Failed(ErrorClass.TIMEOUT, "TimeLimit", f"The time limit of {self._time_limit:g} s passed.")
         if ended and not isinstance(value, _Raised):
             return self._result(value)
         if self.reason is Stop.CANCEL:

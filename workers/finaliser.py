@@ -50,6 +50,7 @@ class Finaliser:
         self._units = units
         self._closer = closer
         self._endings: asyncio.Queue[Ending] = asyncio.Queue()
+        self._insisting: set[asyncio.Task[None]] = set()
 
     async def finish(self, owned: OwnedRun, finish: Finish) -> None:
         """End an attempt; returns when the row says so (or says that it is somebody else's)."""
@@ -76,7 +77,9 @@ class Finaliser:
                 metrics.database_errors.inc()
                 log.warning("finalise.split", runs=len(endings), error=str(error))
                 for ending in endings:
-                    asyncio.get_running_loop().create_task(self._insist(ending))
+                    task = asyncio.create_task(self._insist(ending))
+                    self._insisting.add(task)  # the loop itself keeps no hold of a task
+                    task.add_done_callback(self._insisting.discard)
                 continue
             self._settle(endings, finished)
 
@@ -167,5 +170,3 @@ def _storable(finish: Finish, error: Exception) -> Finish:
         progress={},
         price_book=finish.price_book,
     )
-
-

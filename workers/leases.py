@@ -6,7 +6,7 @@ renewed first; Redis follows it, for the runs whose row was renewed in this beat
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -17,7 +17,7 @@ from django.db import DatabaseError, close_old_connections, connection, transact
 from django.db.models import Q
 from redis.exceptions import RedisError
 
-from quotas.database import later, lock_clause
+from quotas.database import can_skip_locked, later
 from runs import keys
 from runs.models import Run
 from runs.services.attempts import update_attempts
@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """Who is told: of a run whose cancel was requested, and of a run that is not ours any more. Called in the thread."""
+    """Who is told of a run whose cancel was requested, and of one that is not ours any more. Called in the thread."""
 
     cancel: Callable[[OwnedRun], None]
     lost: Callable[[OwnedRun], None]
@@ -41,7 +41,9 @@ class Listeners:
 class LeaseKeeper(threading.Thread):
     """Renews until stopped. `beat_once` is one renewal; tests call it directly."""
 
-    def __init__(self, config: WorkerConfig, owned: OwnedRuns, client: "redis.Redis", listeners: Listeners, heartbeat: Heartbeat) -> None:
+    def __init__(
+        self, config: WorkerConfig, owned: OwnedRuns, client: "redis.Redis", listeners: Listeners, heartbeat: Heartbeat
+    ) -> None:
         super().__init__(name="lease-beat", daemon=True)
         self._config = config
         self._owned = owned
@@ -131,7 +133,7 @@ def _renew(held: Sequence[OwnedRun], lease: float) -> tuple[dict[UUID, Any], set
         mine |= Q(pk=owned.run_id, fence=owned.fence, claim_token=owned.token)
     with transaction.atomic():
         rows = dict(
-            Run.objects.select_for_update(**lock_clause())
+            Run.objects.select_for_update(skip_locked=can_skip_locked())
             .filter(mine, state=RunState.RUNNING)
             .order_by("pk")
             .values_list("pk", "cancel_requested_at")
@@ -180,7 +182,7 @@ def _gone(missing: Sequence[OwnedRun]) -> list[OwnedRun]:
     return [owned for owned in missing if not _is_mine(rows.get(owned.run_id), owned)]
 
 
-def _is_mine(row: dict[str, Any] | None, owned: OwnedRun) -> bool:
+def _is_mine(row: Mapping[str, Any] | None, owned: OwnedRun) -> bool:
     return (
         row is not None
         and row["fence"] == owned.fence

@@ -46,9 +46,7 @@ class WorkerPorts:
 
     async def open_file(self, file_id: UUID) -> InputFile:
         try:
-            row, data = await self._units.run(
-                lambda: read_upload(file_id=file_id, account_id=self._run.account_id)
-            )
+            row, data = await self._units.run(lambda: read_upload(file_id=file_id, account_id=self._run.account_id))
         except (NoSuchFile, OSError) as error:
             raise InvalidInput(f"The uploaded file {file_id} cannot be read: {error}") from error
         return InputFile(row.name, row.content_type, data)

@@ -85,12 +85,22 @@ class QueueOut(serializers.Serializer[dict[str, Any]]):
     oldest_wait_seconds = serializers.FloatField(allow_null=True)
 
 
+class SlotsOut(serializers.Serializer[dict[str, Any]]):
+    """Global slots: the limit of each queue, and how many each has given out."""
+
+    limit = serializers.IntegerField(allow_null=True)
+    used = serializers.DictField(child=serializers.IntegerField())
+
+
 class QueueStatusOut(serializers.Serializer[dict[str, Any]]):
     """The queues, the global slots by queue, and how many workers are alive."""
 
     queues = QueueOut(many=True)
-    slots = serializers.JSONField()
+    slots = SlotsOut()
     workers_alive = serializers.IntegerField()
+    redis = serializers.ChoiceField(
+        choices=["ok", "away"], help_text="`away`: the figures come from the database alone."
+    )
 
 
 class WorkerOut(serializers.ModelSerializer[WorkerProcess]):

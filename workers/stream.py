@@ -1,4 +1,4 @@
-"""The consuming side of the ready streams: wait without holding, take in one script, acknowledge in one (protocol 6)."""
+"""The consuming side of the ready streams: wait holding nothing, take in one script, acknowledge in one."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -83,7 +83,7 @@ class Consumer:
         for queue in self._queues:
             for name in keys.ready_streams(queue):
                 try:
-                    reply = self._client.xreadgroup(keys.GROUP, self._name, {name: "0"}, count=1000)
+                    reply: Any = self._client.xreadgroup(keys.GROUP, self._name, {name: "0"}, count=1000)
                 except ResponseError as error:
                     if "NOGROUP" not in str(error):
                         raise
@@ -156,11 +156,11 @@ class Consumer:
     def _read_extra(self, stream: str, count: int) -> list[tuple[bytes, dict[bytes, bytes]]]:
         for last in (False, True):
             try:
-                stale = self._client.xautoclaim(
+                claimed: Any = self._client.xautoclaim(
                     stream, keys.GROUP, self._name, self._stale_ms, start_id="0-0", count=count
-                )[1]
-                new = self._client.xreadgroup(keys.GROUP, self._name, {stream: ">"}, count=count) or []
-                found = [entry for entry in stale if entry[0] is not None and entry[1]]
+                )
+                new: Any = self._client.xreadgroup(keys.GROUP, self._name, {stream: ">"}, count=count) or []
+                found = [entry for entry in claimed[1] if entry[0] is not None and entry[1]]
                 return (found + [entry for _, entries in new for entry in entries])[:count]
             except ResponseError as error:
                 if last or "NOGROUP" not in str(error):
@@ -171,7 +171,7 @@ class Consumer:
     def free_slots(self, entries: Sequence[Entry]) -> None:
         """Release the slots of entries that started nothing."""
         if any(entry.slot for entry in entries):
-            scripts.execute(self._client, lambda pipe: [free_slot(pipe, entry) for entry in entries])
+            scripts.execute(self._client, scripts.each(free_slot, entries))
 
     def slot_member(self, place: int) -> str:
         """Return the name of a local place in the queue's slots."""

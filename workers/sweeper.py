@@ -153,9 +153,7 @@ class Sweeper(threading.Thread):
         if not rows:
             return
         archive.close_logs(self._client, [(run_id, fence) for run_id, fence, _ in rows])
-        scripts.execute(
-            self._client, lambda pipe: [stream.ack_named(pipe, queue, run_id) for run_id, _, queue in rows]
-        )
+        self._ack_named((queue, run_id) for run_id, _, queue in rows)
 
     # -- dead entries ----------------------------------------------------------------------------------------------
     def _dead_entries(self) -> None:
@@ -180,13 +178,20 @@ class Sweeper(threading.Thread):
         """Forget what the index says of runs that have ended or are gone."""
         cursor, named = self._client.hscan(keys.index(queue), self._index_at.get(queue, 0), count=PAGE)
         self._index_at[queue] = int(cursor)
-        ids = [UUID(name.decode()) for name in named]
+        ids = [UUID(_text(name)) for name in named]
         alive = set(
             Run.objects.filter(pk__in=ids).exclude(state__in=[str(s) for s in TERMINAL]).values_list("pk", flat=True)
         )
         over = [run_id for run_id in ids if run_id not in alive]
         if over:
-            scripts.execute(self._client, lambda pipe: [stream.ack_named(pipe, queue, run_id) for run_id in over])
+            self._ack_named((queue, run_id) for run_id in over)
+
+    def _ack_named(self, pairs: Iterable[tuple[str, UUID]]) -> None:
+        scripts.execute(self._client, scripts.each(lambda pipe, pair: stream.ack_named(pipe, *pair), list(pairs)))
+
+
+def _text(raw: bytes | str) -> str:
+    return raw.decode() if isinstance(raw, bytes) else raw
 
 
 def _queued() -> Any:

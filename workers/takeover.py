@@ -15,11 +15,11 @@ from django.db import DatabaseError
 from django.db.models.functions import Now
 from redis.exceptions import RedisError
 
-from quotas.database import in_transaction, later
+from quotas.database import database_time, in_transaction, later
 from runs import lifecycle, scripts
 from runs.models import Run, Transition
 from runs.services import take_over
-from runs.services.attempts import Lost
+from runs.services.leaving import Lost
 from runs.states import RunState
 from workers import metrics, stream
 
@@ -52,21 +52,20 @@ class Takeover:
         ripe = [
             Lost(run_id, fence, expires)
             for (run_id, fence, expires), row in seen.items()
-            if expires < row.db_now  # type: ignore[attr-defined]  annotated below
-            and now - self._remembered[run_id, fence, expires] >= self._lease / 2
+            if expires < database_time(row) and now - self._remembered[run_id, fence, expires] >= self._lease / 2
         ]
         return sum(self._take(lost, seen[lost.run_id, lost.fence, lost.lease_expires_at]) for lost in ripe)
 
     def _lapsing(self) -> list[Run]:
         """Return running rows that no healthy owner would let come so near their end, and check the clocks."""
-        rows = list(
+        rows: list[Run] = list(
             Run.objects.annotate(db_now=Now())
             .defer("input_json", "result_json")
             .filter(state=RunState.RUNNING, lease_expires_at__lt=later(self._lease / 2))
             .order_by("lease_expires_at")[:PASS_MAX]
         )
         if rows:
-            clocks = (rows[0].db_now, time.monotonic())  # type: ignore[attr-defined]
+            clocks = (database_time(rows[0]), time.monotonic())
             if self._clocks is not None:
                 step = (clocks[0] - self._clocks[0]).total_seconds() - (clocks[1] - self._clocks[1])
                 if abs(step) > CLOCK_STEP_SECONDS:
@@ -92,5 +91,3 @@ class Takeover:
     def _announce(self, moved: Transition, row: Run) -> None:
         lifecycle.announce(self._client, [moved])
         scripts.execute(self._client, lambda pipe: stream.ack_named(pipe, row.queue, row.pk))
-
-

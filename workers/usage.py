@@ -5,7 +5,7 @@ from typing import Any
 
 from quotas.errors import InvalidCost
 from quotas.models import AMOUNT_MAX
-from quotas.prices import PriceTable
+from quotas.prices import PriceTable, check_amount
 from runs.text import clean_text
 
 
@@ -41,8 +41,7 @@ class Usage:
             "embedding": embedding,
         }
         for count in counts.values():
-            if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= AMOUNT_MAX:
-                raise InvalidCost(given=str(count)[:60])
+            check_amount(count)
         name = clean_text(model)[:120]
         with self._lock:
             known = self._tokens.setdefault(name, {})
@@ -53,8 +52,7 @@ class Usage:
 
     def add_cost(self, amount: int) -> None:
         """Count a cost that is not tokens, in micro-units. Raises InvalidCost."""
-        if isinstance(amount, bool) or not isinstance(amount, int) or not 0 <= amount <= AMOUNT_MAX:
-            raise InvalidCost(given=str(amount)[:60])
+        check_amount(amount)
         with self._lock:
             if self._extra + amount > AMOUNT_MAX:
                 raise InvalidCost(given=str(self._extra + amount))

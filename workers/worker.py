@@ -9,8 +9,9 @@ import asyncio
 import datetime as dt
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 from uuid import UUID
 
 import structlog
@@ -145,11 +146,11 @@ class Worker:
         known = {owned.entry.id for owned in self.owned.all()}
         return self._consumer.take(places, known)
 
-    async def _first_of(self, awaitable: "asyncio.Future[None] | object") -> None:
-        """Wait for the awaitable or for the shutdown, whichever comes first."""
-        tasks = [
-            asyncio.ensure_future(awaitable),  # type: ignore[call-overload]
-            asyncio.ensure_future(self.shutdown.draining.wait()),
+    async def _first_of(self, waiting: Coroutine[Any, Any, None]) -> None:
+        """Wait for something or for the shutdown, whichever comes first."""
+        tasks: list[asyncio.Task[Any]] = [
+            asyncio.create_task(waiting),
+            asyncio.create_task(self.shutdown.draining.wait()),
         ]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
@@ -220,9 +221,7 @@ class Worker:
             metadata=run.metadata,
         )
         ctx = Context(identity, buffer, WorkerPorts(run, started.claimed.token, self.units, flush))
-        execution = Execution(
-            spec, ctx, run.input, time_limit=run.time_limit_seconds, grace=self.config.handler_grace
-        )
+        execution = Execution(spec, ctx, run.input, time_limit=run.time_limit_seconds, grace=self.config.handler_grace)
         owned = OwnedRun(run, started.claimed.token, entry, ctx, buffer, execution, renewed_at=started.claimed_at)
         run.input_json = ""  # the handler has it; a worker need not hold it twice
         self.owned.add(owned)
@@ -236,9 +235,7 @@ class Worker:
         if not isinstance(outcome, Succeeded) or len(outcome.result_json) <= settings.RESULT_INLINE_BYTES:
             return outcome
         try:
-            stored = await owned.ctx.artifact(
-                "result.json", outcome.result_json.encode("utf-8"), "application/json"
-            )
+            stored = await owned.ctx.artifact("result.json", outcome.result_json.encode("utf-8"), "application/json")
         except (AttemptIsFenced, OSError, DatabaseError) as error:
             log.warning("result.not_stored", run_id=str(owned.run_id), error=str(error))
             return outcome

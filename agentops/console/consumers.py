@@ -8,6 +8,7 @@ import contextlib
 import importlib
 import time
 from typing import Any
+from urllib.parse import urlsplit
 
 import structlog
 from channels.auth import get_user
@@ -15,6 +16,7 @@ from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncJsonWebsocketConsumer
 from django.conf import settings
 from django.db import DatabaseError
+from django.http.request import validate_host
 
 from agentops.console.overview import Numbers, numbers_for
 
@@ -37,7 +39,7 @@ class OpsConsumer(AsyncJsonWebsocketConsumer):
 
     async def connect(self) -> None:
         """Accept staff; everybody else is refused before the handshake ends (403)."""
-        user = await self._staff_user()
+        user = await self._staff_user() if self._origin_is_ours() else None
         if user is None:
             await self.close()
             return
@@ -84,6 +86,13 @@ class OpsConsumer(AsyncJsonWebsocketConsumer):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), EVERY_SECONDS - LEAST_SECONDS)
             self._changed.clear()
+
+    def _origin_is_ours(self) -> bool:
+        """Browsers send cookies to sockets across sites: only a page of this very address may use them."""
+        headers = dict(self.scope.get("headers", []))
+        host = headers.get(b"host", b"").decode("latin-1")
+        origin = urlsplit(headers.get(b"origin", b"").decode("latin-1"))
+        return bool(host) and origin.netloc == host and validate_host(origin.hostname or "", settings.ALLOWED_HOSTS)
 
     async def _staff_user(self) -> Any:
         """Return the session's user if they are active staff, else None. Session and user are read afresh."""

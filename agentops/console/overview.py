@@ -8,7 +8,6 @@ import threading
 import time
 from typing import Any
 
-from django.conf import settings
 from django.db.models import Count, Min, QuerySet
 from django.utils import timezone
 
@@ -18,11 +17,11 @@ from quotas.selectors import spent_in_period
 from runs.models import Run
 from runs.states import RunState
 from workers.dead_letters import open_only
-from workers.models import DeadLetter, WorkerProcess
+from workers.models import DeadLetter
+from workers.selectors import list_workers
 
 CAP = 10_000  # a count stops here and is shown as "10,000+": no page counts a whole table
 FRESH_SECONDS = 1.0
-ALIVE_BEATS = 3  # a worker that missed this many heartbeats is not counted as alive
 
 Numbers = dict[str, Any]
 
@@ -30,12 +29,6 @@ Numbers = dict[str, Any]
 def open_dead_letters() -> QuerySet[DeadLetter]:
     """Return the dead letters that wait for a person."""
     return open_only(DeadLetter.objects.all())
-
-
-def workers_alive() -> QuerySet[WorkerProcess]:
-    """Return the workers whose heartbeat is fresh."""
-    oldest = timezone.now() - dt.timedelta(seconds=ALIVE_BEATS * settings.HEARTBEAT_SECONDS)
-    return WorkerProcess.objects.filter(stopped_at=None, heartbeat_at__gte=oldest)
 
 
 def bounded(queryset: QuerySet[Any]) -> int:
@@ -61,7 +54,7 @@ def _queued(now: dt.datetime) -> list[Numbers]:
 
 def _read() -> Numbers:
     now = timezone.now()
-    workers = list(workers_alive().values_list("running_count", "concurrency")[: CAP + 1])
+    workers = list(list_workers(alive=True).values_list("running_count", "concurrency")[: CAP + 1])
     accounts = list(Account.objects.order_by("pk")[:CAP])
     return {
         "at": now.isoformat(),

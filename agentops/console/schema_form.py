@@ -62,7 +62,8 @@ def fields_for(spec: AgentSpec) -> dict[str, forms.Field]:
         sample = spec.sample if spec.sample is not None else {}
         return {WHOLE: JsonField(label="Input (JSON)", required=True, initial=sample)}
     required = set(spec.input_schema.get("required", ()))
-    sample = spec.sample if isinstance(spec.sample, dict) else {}
+    # Beside an upload, an example text would be a second input.
+    sample = spec.sample if isinstance(spec.sample, dict) and not file_names(spec) else {}
     fields = {
         PREFIX + name: _field(name, rule, required=name in required, sample=sample.get(name))
         for name, rule in properties.items()

@@ -20,7 +20,9 @@ def examine() -> Iterator[Finding]:
     try:
         facts = broker.client().info()
     except broker.RedisError as error:
-        yield Finding(PART, "fail", f"cannot connect: {error}", "Start the server, or correct REDIS_URL.")
+        ours = settings.INSTANCE.get("redis_url") == settings.REDIS_URL and not settings.INSTANCE.get("running")
+        advice = "Start it: ./run up." if ours else "Start the server, or correct REDIS_URL."
+        yield Finding(PART, "fail", f"cannot connect: {error}", advice)
         return
     yield _version(facts)
     yield _autoclaim()

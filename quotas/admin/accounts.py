@@ -31,6 +31,8 @@ class AccountForm(forms.ModelForm):  # type: ignore[type-arg]
         decimal_places=6,
     )
 
+    max_in_flight = forms.IntegerField(label="Runs in flight at most", min_value=0, max_value=1_000_000)
+
     class Meta:
         model = Account
         fields = ["name", "period", "timezone", "max_in_flight", "max_priority"]

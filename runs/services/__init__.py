@@ -1,8 +1,10 @@
 """What may be done with runs: submit, cancel, requeue, and the owner's side of an attempt."""
 
-from runs.services.attempts import finish_attempts, hand_back, start_attempts, take_over
+from runs.services.attempts import finish_attempts
 from runs.services.cancel import CancelVerdict, cancel_run
+from runs.services.claims import start_attempts
 from runs.services.files import open_artifact, read_upload, store_artifact, store_upload
+from runs.services.leaving import hand_back, take_over
 from runs.services.requeue import requeue_run
 from runs.services.submit import Submitted, check_input, submit_run
 

@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 
 from quotas import audit
 from quotas import services as money
-from quotas.database import in_transaction
+from quotas.database import database_time, in_transaction
 from quotas.models import Account
 from quotas.services import Bill
 from runs import broker, keys, lifecycle
@@ -74,8 +74,7 @@ def _cancel_locked(seen: Run, *, actor: str, reason: str, request_id: str) -> Ca
 
 
 def _cancel_waiting(run: Run, account: Account, actor: str, reason: str) -> Transition:
-    at = run.db_now  # type: ignore[attr-defined]  annotated by the lock
-    move = Move(run, CANCEL, actor=actor, at=at, data={"reason": reason[:500], "cost": run.cost})
+    move = Move(run, CANCEL, actor=actor, at=database_time(run), data={"reason": reason[:500], "cost": run.cost})
     rows = transition([move])
     # Never started: released without a ledger line. It may have run before, and been handed back: then settled.
     money.close_holds(account, [Bill(run.pk, run.cost, started=run.started_at is not None)])

@@ -99,7 +99,7 @@ def _requeue_locked(request: Request, old_id: UUID, reason: str) -> Submitted:
 
 def _same_or_refuse(request: Request, old: Run) -> Submitted:
     """Answer a repeated requeue: the first one's run for the same idempotency key, else AlreadyRequeued."""
-    existing = Run.objects.select_related("account").filter(pk=old.retried_by).first()
+    existing = Run.objects.select_related("account").filter(retry_of=old.pk).first()
     if existing is not None and request.idempotency_key and existing.idempotency_key == request.idempotency_key:
         return Submitted(existing, replayed=True)
     raise AlreadyRequeued(run=str(old.pk), retried_by=str(old.retried_by))

@@ -14,7 +14,7 @@ from django.db.models import Max, Q
 from redis.exceptions import RedisError
 
 from quotas import services as money
-from quotas.database import in_transaction
+from quotas.database import database_time, in_transaction
 from quotas.models import Account, Priority
 from quotas.prices import PriceTable
 from runs import broker, events, lifecycle, ready, scripts
@@ -62,7 +62,7 @@ class Request:
     retry_of: UUID | None = None
 
 
-def submit_run(
+def submit_run(  # noqa: PLR0913  every fact of a submit, keyword-only
     *,
     account: Account,
     agent: str,
@@ -206,7 +206,7 @@ def admit(request: Request) -> Submitted:
 def admit_locked(request: Request) -> Submitted:
     run = request.run
     account = money.lock_account(run.account_id)
-    now: dt.datetime = account.db_now  # type: ignore[attr-defined]  annotated by the lock
+    now = database_time(account)
     earlier = _earlier(request, now)
     if earlier is not None:
         return Submitted(earlier, replayed=True)
@@ -239,23 +239,34 @@ def _earlier(request: Request, now: dt.datetime) -> Run | None:
     rows = list(Run.objects.filter(clash, account_id=run.account_id).defer("input_json", "result_json"))
     for row in rows:
         if request.idempotency_key and row.idempotency_key == request.idempotency_key:
-            if now - row.queued_at > dt.timedelta(seconds=settings.IDEMPOTENCY_SECONDS):
-                Run.objects.filter(pk=row.pk).update(idempotency_key=None)
-            elif row.idempotency_digest != request.digest:
-                raise IdempotencyMismatch(run=str(row.pk))
-            else:
-                row.account = run.account
-                return row
+            replayed = _replay(request, row, now)
+            if replayed is not None:
+                return replayed
     for row in rows:
-        if run.fingerprint and row.fingerprint == run.fingerprint:
-            if row.dedupe_until is not None and row.dedupe_until <= now:
-                Run.objects.filter(pk=row.pk).update(fingerprint=None)
-            else:
-                raise DuplicateRun(run=str(row.pk))
+        if run.fingerprint and row.fingerprint == run.fingerprint and row.agent == run.agent:
+            _refuse_duplicate(row, now)
     for row in rows:
         if run.session_slot and row.session_slot == run.session_slot:
             raise SessionBusy(session=run.session, run=str(row.pk))
     return None
+
+
+def _replay(request: Request, row: Run, now: dt.datetime) -> Run | None:
+    """Return the first run of an idempotency key; empty the key when its window is over; refuse another body."""
+    if now - row.queued_at > dt.timedelta(seconds=settings.IDEMPOTENCY_SECONDS):
+        Run.objects.filter(pk=row.pk).update(idempotency_key=None)
+        return None
+    if row.idempotency_digest != request.digest:
+        raise IdempotencyMismatch(run=str(row.pk))
+    row.account = request.run.account
+    return row
+
+
+def _refuse_duplicate(row: Run, now: dt.datetime) -> None:
+    """Raise DuplicateRun inside the agent's dedupe window; after it, empty the fingerprint."""
+    if row.dedupe_until is None or row.dedupe_until > now:
+        raise DuplicateRun(run=str(row.pk))
+    Run.objects.filter(pk=row.pk).update(fingerprint=None)
 
 
 def announce_queued(run: Run, first: Transition) -> None:

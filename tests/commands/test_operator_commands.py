@@ -56,3 +56,11 @@ def test_queue_status_counts_what_waits(manage, default_account):
     assert [row["priority"] for row in ran.json["queues"]] == ["critical", "high", "normal", "low"]
     assert ran.json["workers_alive"] == 1
     assert "workers alive: 1" in manage("queue_status").out
+
+
+def test_queue_status_counts_from_the_database_while_redis_is_away(manage, default_account, own_redis):
+    builders.make_run(account=default_account)
+    own_redis.kill()
+    ran = manage("queue_status", "--json")
+    assert (ran.code, ran.json["redis"]) == (0, "away")
+    assert sum(row["waiting"] for row in ran.json["queues"]) == 1

@@ -88,9 +88,7 @@ def rows(account: Account) -> dict[str, Any]:
         usage={HOSTILE: {HOSTILE: 3}},
         cost=1500000,
     )
-    Artifact.objects.create(
-        run=failed, name=HOSTILE, content_type="text/html", size=3, path="nowhere", fence=2
-    )
+    Artifact.objects.create(run=failed, name=HOSTILE, content_type="text/html", size=3, path="nowhere", fence=2)
     builders.make_run("succeeded", account=account, result={"text": HOSTILE})
     letter = builders.make_dead_letter(failed, message=HOSTILE, payload=HOSTILE)
     worker = builders.make_worker(name="w<b>1</b>", host=HOSTILE[:100])
@@ -124,9 +122,7 @@ def test_a_superuser_sees_every_list_and_form(root: Client, rows: dict[str, Any]
     assert inline_parts(answer.content.decode()) == []
 
 
-def test_a_superuser_sees_the_page_of_every_row_and_hostile_text_stays_text(
-    root: Client, rows: dict[str, Any]
-) -> None:
+def test_a_superuser_sees_the_page_of_every_row_and_hostile_text_stays_text(root: Client, rows: dict[str, Any]) -> None:
     for place, pk in rows.items():
         answer = root.get(f"/admin/{place}/{pk}/change/")
         text = answer.content.decode()
@@ -163,7 +159,7 @@ def test_staff_without_permission_see_an_overview_without_numbers(nobody: Client
     numbers = nobody.get("/admin/overview.json").json()
 
     assert page.status_code == 200
-    assert b"data-number" not in page.content
+    assert b'data-number="' not in page.content
     assert set(numbers) == {"at"}
 
 
@@ -175,26 +171,35 @@ def test_who_is_not_staff_is_sent_to_the_sign_in(client: Client, owner: Any) -> 
     assert (answer.status_code, answer["Location"]) == (302, "/admin/login/?next=/admin/runs/run/")
 
 
-def test_payloads_need_a_permission_of_their_own(client: Client, rows: dict[str, Any]) -> None:
-    viewer = builders.make_operator("viewer", permissions=["view_run", "view_deadletter"])
-    client.force_login(viewer)
+def test_payloads_need_a_permission_of_their_own(client: Client, account: Account) -> None:
+    error = {"class": "agent_bug", "type": "T", "message": "PAYLOAD", "traceback": "PAYLOAD"}
+    run = builders.make_run(
+        "failed",
+        account=account,
+        input="PAYLOAD",
+        error=error,
+        result_json='"PAYLOAD"',
+        metadata={"k": "PAYLOAD"},
+        tags=["PAYLOAD"],
+    )
+    letter = builders.make_dead_letter(run, payload="PAYLOAD")
+    Artifact.objects.create(run=run, name="PAYLOAD", content_type="a/b", size=1, path="x", fence=2)
+    client.force_login(builders.make_operator("viewer", permissions=["view_run", "view_deadletter"]))
 
-    run = client.get(f"/admin/runs/run/{rows['runs/run']}/change/")
-    letter = client.get(f"/admin/workers/deadletter/{rows['workers/deadletter']}/change/")
-    letters = client.get("/admin/workers/deadletter/")
-    raw = client.get(f"/admin/runs/run/{rows['runs/run']}/raw.json")
-    artifact = Artifact.objects.get()
-    download = client.get(f"/admin/runs/run/{rows['runs/run']}/artifacts/{artifact.pk}/")
-    ticket = client.post(f"/admin/runs/run/{rows['runs/run']}/ticket/")
+    pages = [
+        f"/admin/runs/run/{run.pk}/change/",
+        f"/admin/runs/run/{run.pk}/facts.json",
+        f"/admin/runs/run/{run.pk}/raw.json",
+        f"/admin/workers/deadletter/{letter.pk}/change/",
+        "/admin/workers/deadletter/",
+        "/admin/workers/deadletter/?q=PAYLOA",
+    ]
+    shown = {page: b"PAYLOAD" in client.get(page).content for page in pages}
+    artifact = client.get(f"/admin/runs/run/{run.pk}/artifacts/{Artifact.objects.get().pk}/")
+    ticket = client.post(f"/admin/runs/run/{run.pk}/ticket/")
 
-    for answer in (run, letter, letters, raw):
-        assert answer.status_code == 200
-        assert b"alert(2)" not in answer.content.replace(b"onerror=alert(2)&gt;&quot;&#x27;&amp;{{ 7|add:7 }}", b"") or (
-            answer is run  # its session is no payload
-        )
-    assert b'id="output"' not in run.content
-    assert b'id="run-error"' not in run.content
-    assert (download.status_code, ticket.status_code) == (403, 403)
+    assert shown == dict.fromkeys(pages, False)
+    assert (artifact.status_code, ticket.status_code) == (403, 403)
 
 
 @pytest.mark.parametrize(
@@ -274,7 +279,6 @@ def test_no_address_breaks_a_page(root: Client, rows: dict[str, Any], path: str)
 
 def test_runs_are_found_by_id_by_its_beginning_and_by_session(root: Client, account: Account) -> None:
     run = builders.make_run(account=account, session="s-7")
-    builders.make_run(account=account, session="s-8", id=None) if False else None
 
     for term in (str(run.pk), str(run.pk)[:13], run.pk.hex[:12], "s-7"):
         assert f"/admin/runs/run/{run.pk}/change/" in root.get("/admin/runs/run/", {"q": term}).content.decode(), term

@@ -11,9 +11,8 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from quotas.command import DONE, FAILED
+from quotas.command import DONE, FAILED, InstanceCommand
 from quotas.errors import Refusal
-from runs.command import RunCommand
 from workers import dead_letters
 from workers.api import find_letter, in_state, letters_of
 from workers.models import DeadLetter
@@ -22,7 +21,7 @@ from workers.serializers import DeadLetterBrief, DeadLetterOut
 LIMIT_MAX = 10_000
 
 
-class Command(RunCommand):
+class Command(InstanceCommand):
     help = "List, show, requeue or discard the account's dead letters."
 
     def add_arguments(self, parser: CommandParser) -> None:

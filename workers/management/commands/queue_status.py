@@ -2,12 +2,11 @@
 
 from typing import Any
 
-from quotas.command import DONE
-from runs.command import RunCommand
+from quotas.command import DONE, InstanceCommand
 from workers.selectors import queue_status
 
 
-class Command(RunCommand):
+class Command(InstanceCommand):
     help = "Show, for each queue and priority, how many runs wait and are in flight, and the oldest wait."
 
     def run(self, options: dict[str, Any]) -> int:  # noqa: ARG002
@@ -20,8 +19,12 @@ class Command(RunCommand):
             columns,
             [(row["queue"], row["priority"], row["waiting"], row["in_flight"], _age(row)) for row in status["queues"]],
         )
-        for queue, slots in status["slots"].items():
-            self.say(f"slots of {queue}: {slots}")
+        limit = status["slots"]["limit"]
+        if limit is not None:
+            for queue, used in status["slots"]["used"].items():
+                self.say(f"slots of {queue}: {used} of {limit}")
+        if status["redis"] != "ok":
+            self.say("Redis does not answer: these figures come from the database.")
         self.say(f"workers alive: {status['workers_alive']}")
         return DONE
 

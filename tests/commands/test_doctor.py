@@ -1,0 +1,98 @@
+"""`doctor`: every line says how a part stands, and what to do where it is not well."""
+
+import contextlib
+import io
+import json
+from typing import Any
+
+import pytest
+import redis as redis_py
+from django.core.management import call_command
+from django.utils import timezone
+
+from agentops.diagnosis import database, redis_server
+from quotas.prices import install_default_prices
+from tests import servers
+from workers.models import WorkerProcess
+
+pytestmark = pytest.mark.django_db
+
+# The tests' own database servers run without fsync, which is what the doctor is there to find.
+NOT_DURABLE = ("fsync", "synchronous_commit", "innodb_flush")
+
+
+def examined() -> tuple[int, list[dict[str, str]]]:
+    """Return the exit code and the findings."""
+    output, code = io.StringIO(), 0
+    try:
+        call_command("doctor", "--json", stdout=output)
+    except SystemExit as end:
+        code = int(str(end.code))
+    report = json.loads(output.getvalue())
+    assert report["ok"] == (code == 0)
+    return code, report["findings"]
+
+
+def lines(findings: list[dict[str, str]], level: str) -> set[tuple[str, str]]:
+    return {
+        (finding["part"], finding["fact"])
+        for finding in findings
+        if finding["level"] == level and not finding["fact"].startswith(NOT_DURABLE)
+    }
+
+
+def test_a_healthy_installation(settings: Any) -> None:
+    install_default_prices()
+    WorkerProcess.objects.create(
+        name="w1-1", host="here", pid=1, version="1", concurrency=1, heartbeat_at=timezone.now()
+    )
+
+    _, findings = examined()
+
+    assert lines(findings, "fail") == set()
+    assert ("migrations", "all applied") in lines(findings, "ok")
+    assert ("redis", "maxmemory-policy noeviction") in lines(findings, "ok")
+    assert ("workers", "1 alive") in lines(findings, "ok")
+    assert ("model", "no endpoint") in lines(findings, "warn")
+    assert all(finding["advice"] for finding in findings if finding["level"] != "ok")
+
+
+def test_servers_that_are_away(settings: Any, own_redis: servers.Server) -> None:
+    settings.OPENAI_BASE_URL = "http://127.0.0.1:9/v1"
+    settings.AGENTOPS_MODEL = "no-such-model"
+    own_redis.kill()
+
+    code, findings = examined()
+
+    assert code == 1
+    failed = {part for part, _ in lines(findings, "fail")}
+    assert failed == {"redis", "model", "price"}
+
+
+def test_a_policy_that_evicts(own_redis: servers.Server, redis: redis_py.Redis) -> None:
+    redis.config_set("maxmemory-policy", "allkeys-lru")
+    redis.config_set("appendonly", "no")
+
+    found = {finding.fact: finding for finding in redis_server.examine()}
+
+    assert found["maxmemory-policy allkeys-lru"].level == "fail"
+    assert "noeviction" in found["maxmemory-policy allkeys-lru"].advice
+    assert found["append-only file off"].level == "warn"
+
+
+def test_the_database_says_what_it_is() -> None:
+    found = list(database.examine())
+
+    assert found[0].level == "ok"
+    assert any(name in found[0].fact for name in ("SQLite", "PostgreSQL", "MariaDB", "MySQL"))
+    assert [item for item in found if item.level == "fail" and not item.fact.startswith(NOT_DURABLE)] == []
+
+
+def test_the_report_for_people() -> None:
+    output = io.StringIO()
+
+    with contextlib.suppress(SystemExit):
+        call_command("doctor", stdout=output)
+
+    assert "maxmemory-policy noeviction" in output.getvalue()
+    assert "→ Set OPENAI_BASE_URL" in output.getvalue()

@@ -1,0 +1,317 @@
+"""What operators do in the console: each act is a POST with a permission, one service call, and an audit line."""
+
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from quotas.models import MICRO, Account, ApiKey, AuditEntry, Membership, PriceBook
+from quotas.prices import PriceTable, install_default_prices
+from runs.models import Run
+from runs.states import RunState
+from tests import builders
+from workers.models import DeadLetter
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def console(client: Client, operator: Any) -> Client:
+    client.force_login(operator)
+    return client
+
+
+def said(answer: Any) -> str:
+    """Return the messages a followed answer shows."""
+    return " | ".join(str(message) for message in answer.context["messages"])
+
+
+def acts() -> list[str]:
+    return list(AuditEntry.objects.order_by("id").values_list("action", flat=True))
+
+
+# -- permissions -----------------------------------------------------------------------------------
+
+
+def test_every_act_needs_its_permission_and_a_post(client: Client, account: Account) -> None:
+    run = builders.make_run("failed", account=account)
+    letter = builders.make_dead_letter(run)
+    addresses = [
+        f"/admin/runs/run/{run.pk}/cancel/",
+        f"/admin/runs/run/{run.pk}/requeue/",
+        f"/admin/workers/deadletter/{letter.pk}/requeue/",
+        f"/admin/workers/deadletter/{letter.pk}/discard/",
+        "/admin/submit/",
+        "/admin/quotas/price/set/",
+        "/admin/quotas/apikey/add/",
+    ]
+    views = ["view_run", "view_payload", "view_deadletter", "view_price", "view_apikey"]
+    client.force_login(builders.make_operator("viewer", permissions=views))
+
+    assert {address: client.post(address, {"reason": "x"}).status_code for address in addresses} == dict.fromkeys(
+        addresses, 403
+    )
+    client.force_login(builders.make_operator("everything"))
+    assert {address: client.get(address).status_code for address in addresses[:4]} == dict.fromkeys(addresses[:4], 405)
+    assert (acts(), Run.objects.count()) == ([], 1)
+
+
+def test_an_act_without_the_csrf_token_is_refused(operator: Any, account: Account) -> None:
+    run = builders.make_run(account=account)
+    strict = Client(enforce_csrf_checks=True)
+    strict.force_login(operator)
+
+    assert strict.post(f"/admin/runs/run/{run.pk}/cancel/").status_code == 403
+
+
+def test_the_buttons_are_only_there_for_who_may_press_them(client: Client, account: Account) -> None:
+    run = builders.make_run("failed", account=account)
+    client.force_login(builders.make_operator("viewer", permissions=["view_run"]))
+    facts = client.get(f"/admin/runs/run/{run.pk}/facts.json").json()
+    client.force_login(builders.make_operator("requeuer", permissions=["view_run", "requeue_run"]))
+    more = client.get(f"/admin/runs/run/{run.pk}/facts.json").json()
+
+    assert (facts["may_cancel"], facts["may_requeue"]) == (False, False)
+    assert (more["may_cancel"], more["may_requeue"]) == (False, True)
+
+
+# -- runs ------------------------------------------------------------------------------------------
+
+
+def test_cancel_of_a_queued_run(console: Client, account: Account) -> None:
+    run = builders.make_run(account=account)
+
+    answer = console.post(f"/admin/runs/run/{run.pk}/cancel/", {"reason": "not\0 needed"}, follow=True)
+
+    run.refresh_from_db()
+    assert (run.state, said(answer)) == (RunState.CANCELLED, "The run is cancelled.")
+    assert AuditEntry.objects.get().reason == "not needed"
+
+
+def test_cancel_of_an_ended_run_says_so(console: Client, account: Account) -> None:
+    run = builders.make_run("succeeded", account=account)
+
+    answer = console.post(f"/admin/runs/run/{run.pk}/cancel/", follow=True)
+
+    assert answer.status_code == 200
+    assert "nothing" in said(answer)
+
+
+def test_requeue_leads_to_the_new_run_and_a_second_one_to_the_first(console: Client, account: Account) -> None:
+    run = builders.make_run("failed", account=account)
+    address = f"/admin/runs/run/{run.pk}/requeue/"
+
+    first = console.post(address, {"reason": "again"})
+    second = console.post(address, {"reason": "again"}, follow=True)
+
+    new = Run.objects.exclude(pk=run.pk).get()
+    assert first["Location"] == f"/admin/runs/run/{new.pk}/change/"
+    assert f'href="/admin/runs/run/{new.pk}/change/"' in said(second)
+
+
+def test_a_refusal_is_a_message(console: Client, account: Account) -> None:
+    Account.objects.filter(pk=account.pk).update(max_in_flight=0)
+    run = builders.make_run("failed", account=account)
+
+    answer = console.post(f"/admin/runs/run/{run.pk}/requeue/", follow=True)
+
+    assert answer.status_code == 200
+    assert "its limit is 0" in said(answer)
+
+
+def test_an_act_on_a_run_that_is_not_there(console: Client) -> None:
+    address = "/admin/runs/run/00000000-0000-0000-0000-000000000000"
+
+    assert console.post(f"{address}/cancel/").status_code < 500
+    assert console.post(f"{address}/requeue/").status_code < 500
+
+
+# -- dead letters ----------------------------------------------------------------------------------
+
+
+def test_requeue_of_a_dead_letter_twice_makes_one_run(console: Client, account: Account) -> None:
+    letter = builders.make_dead_letter(builders.make_run("failed", account=account))
+    address = f"/admin/workers/deadletter/{letter.pk}/requeue/"
+
+    first = console.post(address, {"reason": "fixed"}, follow=True)
+    second = console.post(address, {"reason": "fixed"}, follow=True)
+
+    letter.refresh_from_db()
+    assert (letter.state, letter.resolved_by, letter.resolved_reason) == ("requeued", "operator", "fixed")
+    assert Run.objects.count() == 2
+    assert "Requeued as run" in said(first)
+    assert f"Dead letter {letter.pk}:" in said(second)
+
+
+def test_discard_needs_a_reason(console: Client, account: Account) -> None:
+    letter = builders.make_dead_letter(builders.make_run("failed", account=account))
+    address = f"/admin/workers/deadletter/{letter.pk}/discard/"
+
+    without = console.post(address, {"reason": " "}, follow=True)
+    state_without = DeadLetter.objects.get().state
+    console.post(address, {"reason": "known"})
+
+    assert ("Say why" in said(without), state_without) == (True, "open")
+    assert DeadLetter.objects.get().state == "discarded"
+
+
+@pytest.mark.parametrize(("verb", "state", "runs"), [("requeue", "requeued", 4), ("discard", "discarded", 3)])
+def test_selected_dead_letters_are_acted_on_after_a_page_that_asks_why(
+    console: Client, account: Account, verb: str, state: str, runs: int
+) -> None:
+    letters = [builders.make_dead_letter(builders.make_run("failed", account=account)) for _ in range(2)]
+    done = builders.make_dead_letter(builders.make_run("failed", account=account), state="discarded")
+    # One of the three selected is no longer open.
+    form = {"action": f"{verb}_selected", "_selected_action": [x.pk for x in [*letters, done]], "index": "0"}
+
+    page = console.post("/admin/workers/deadletter/", form)
+    untouched = DeadLetter.objects.filter(state="open").count()
+    if verb == "discard":
+        assert b"Say why" in console.post("/admin/workers/deadletter/", {**form, "confirmed": "1"}).content
+    answer = console.post("/admin/workers/deadletter/", {**form, "confirmed": "1", "reason": "r"}, follow=True)
+
+    assert (page.status_code, b'name="confirmed"' in page.content, untouched) == (200, True, 2)
+    assert DeadLetter.objects.filter(state=state, resolved_reason="r").count() == 2
+    assert f"Dead letter {done.pk}:" in said(answer)
+    assert Run.objects.count() == runs + (1 if verb == "requeue" else 0)
+
+
+def test_a_dead_letter_without_a_run_can_only_be_discarded(console: Client, account: Account) -> None:
+    letter = builders.make_dead_letter(builders.make_run("failed", account=account))
+    DeadLetter.objects.filter(pk=letter.pk).update(run=None, payload="not { json")
+    address = f"/admin/workers/deadletter/{letter.pk}/"
+
+    page = console.get(f"{address}change/").content
+    answer = console.post(f"{address}requeue/", follow=True)
+
+    assert (b'id="requeue-form"' in page, b'id="discard-form"' in page) == (False, True)
+    assert (answer.status_code, DeadLetter.objects.get().state) == (200, "open")
+
+
+def test_a_dead_letter_whose_run_was_requeued_is_shown_as_requeued(console: Client, account: Account) -> None:
+    run = builders.make_run("failed", account=account)
+    letter = builders.make_dead_letter(run)
+    console.post(f"/admin/runs/run/{run.pk}/requeue/")
+
+    is_open = console.get("/admin/workers/deadletter/?state_is=open").content
+    requeued = console.get("/admin/workers/deadletter/?state_is=requeued").content
+    page = console.get(f"/admin/workers/deadletter/{letter.pk}/change/").content
+
+    link = f"/admin/workers/deadletter/{letter.pk}/change/".encode()
+    assert (link in is_open, link in requeued, b'id="requeue-form"' in page) == (False, True, False)
+
+
+def test_a_selection_that_is_none_is_refused(console: Client, account: Account) -> None:
+    builders.make_dead_letter(builders.make_run("failed", account=account))
+    form = {"action": "requeue_selected", "_selected_action": ["x", "9" * 40], "index": "0"}
+
+    assert console.post("/admin/workers/deadletter/", form).status_code == 400
+
+
+# -- money -----------------------------------------------------------------------------------------
+
+
+def account_form(account: Account, **changes: Any) -> dict[str, Any]:
+    inline = {f"memberships-{name}": "0" for name in ("TOTAL_FORMS", "INITIAL_FORMS", "MIN_NUM_FORMS")}
+    return {
+        "name": account.name,
+        "limit_credits": "100",
+        "period": account.period,
+        "timezone": account.timezone,
+        "max_in_flight": account.max_in_flight,
+        "max_priority": account.max_priority,
+        **inline,
+        "memberships-MAX_NUM_FORMS": "1000",
+        **changes,
+    }
+
+
+def test_a_changed_limit_is_audited_and_leaves_the_counters_alone(console: Client, account: Account) -> None:
+    address = f"/admin/quotas/account/{account.pk}/change/"
+    console.get(address)
+    Account.objects.filter(pk=account.pk).update(held=7, spent=8, in_flight=9)  # while the form is open
+
+    answer = console.post(address, account_form(account, limit_credits="2.5"))
+
+    account.refresh_from_db()
+    assert answer.status_code == 302
+    assert (account.limit, account.held, account.spent, account.in_flight) == (2_500_000, 7, 8, 9)
+    entry = AuditEntry.objects.get()
+    assert (entry.action, entry.before, entry.after) == (
+        "account.changed",
+        {"limit": 100 * MICRO},
+        {"limit": 2_500_000},
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"limit_credits": "-1"},
+        {"limit_credits": "99999999999999999999"},
+        {"limit_credits": "NaN"},
+        {"limit_credits": "0.0000001"},
+        {"timezone": "Mars/Olympus"},
+        {"timezone": "../../etc/passwd"},
+        {"max_in_flight": "99999999999999"},
+        {"name": ""},
+    ],
+    ids=str,
+)
+def test_a_bad_account_form_is_an_error_at_the_field(console: Client, account: Account, changes: Any) -> None:
+    answer = console.post(f"/admin/quotas/account/{account.pk}/change/", account_form(account, **changes))
+
+    assert (answer.status_code, acts()) == (200, [])
+    assert answer.context["adminform"].form.errors
+
+
+def test_a_new_account_and_a_new_member_are_audited(client: Client, outsider: Any) -> None:
+    client.force_login(builders.make_user("root", is_staff=True, is_superuser=True))
+    member = {"memberships-TOTAL_FORMS": "1", "memberships-0-user": outsider.pk, "memberships-0-role": "viewer"}
+
+    answer = client.post("/admin/quotas/account/add/", account_form(Account(name="new"), **member))
+
+    assert answer.status_code == 302
+    assert Membership.objects.filter(account__name="new", user=outsider, role="viewer").exists()
+    assert acts() == ["account.created", "account.members_changed"]
+
+
+def test_a_new_key_is_shown_once_works_and_can_be_revoked(console: Client, account: Account) -> None:
+    form = {"account": account.pk, "name": "ci", "scopes": ["read", "submit"], "expires_at": ""}
+
+    page = console.post("/admin/quotas/apikey/add/", form)
+    raw = page.context["raw"]
+    key = ApiKey.objects.get()
+    used = console.get("/api/v1/quota", headers={"Authorization": f"Bearer {raw}"})
+    later = [console.get(f"/admin/quotas/apikey/{path}").content for path in ("", f"{key.pk}/change/")]
+    selection = {"action": "revoke_selected", "_selected_action": [key.pk], "index": "0"}
+    console.post("/admin/quotas/apikey/", selection)
+    refused = console.get("/api/v1/quota", headers={"Authorization": f"Bearer {raw}"})
+
+    assert (raw.encode() in page.content, any(raw.encode() in text for text in later)) == (True, False)
+    assert "no-store" in page["Cache-Control"]
+    assert (used.status_code, refused.status_code) == (200, 401)
+    assert acts() == ["api_key.created", "api_key.revoked"]
+
+
+def test_a_key_needs_a_scope_and_a_future_end(console: Client, account: Account) -> None:
+    form = {"account": account.pk, "name": "ci", "scopes": [], "expires_at": "2001-01-01T00:00"}
+
+    page = console.post("/admin/quotas/apikey/add/", form)
+
+    assert set(page.context["form"].errors) == {"scopes", "expires_at"}
+    assert not ApiKey.objects.exists()
+
+
+def test_set_prices(console: Client) -> None:
+    install_default_prices()
+
+    answer = console.post("/admin/quotas/price/set/", {"model": "own-model", "input": "5", "output": "7"})
+    empty = console.post("/admin/quotas/price/set/", {"model": "own-model"})
+    huge = console.post("/admin/quotas/price/set/", {"model": "own-model", "input": 2**60})
+
+    PriceTable.forget()
+    assert (answer.status_code, empty.status_code, huge.status_code) == (302, 200, 200)
+    assert PriceTable.current().cost("own-model", {"input": 2_000_000, "output": 1_000_000}) == 17
+    assert PriceBook.objects.count() == 2
+    assert b"own-model" in console.get("/admin/quotas/price/?q=own").content
