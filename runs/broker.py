@@ -42,7 +42,7 @@ def _once(key: Any, make: Callable[[], Any]) -> Any:
 
 def client() -> "redis.Redis":
     """Return the process's client for commands: thread-safe, at most 32 connections, waits for a free one."""
-    return _once(
+    made: redis.Redis = _once(
         "commands",
         lambda: redis.Redis(
             connection_pool=redis.BlockingConnectionPool.from_url(
@@ -50,6 +50,7 @@ def client() -> "redis.Redis":
             )
         ),
     )
+    return made
 
 
 def blocking_client(block_seconds: float) -> "redis.Redis":
@@ -63,7 +64,7 @@ def blocking_client(block_seconds: float) -> "redis.Redis":
 def hub_client() -> "redis.asyncio.Redis":
     """Return the running event loop's client: used by the hub alone, whose reads nobody cancels."""
     loop = asyncio.get_running_loop()
-    return _once(
+    made: redis.asyncio.Redis = _once(
         ("hub", id(loop)),
         lambda: redis.asyncio.Redis(
             connection_pool=redis.asyncio.BlockingConnectionPool.from_url(
@@ -76,6 +77,7 @@ def hub_client() -> "redis.asyncio.Redis":
             )
         ),
     )
+    return made
 
 
 def reset() -> None:

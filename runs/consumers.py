@@ -129,8 +129,8 @@ class StreamConsumer(AsyncWebsocketConsumer):
         ticket = self._query("ticket")
         if ticket:
             return await database_sync_to_async(_caller_for_ticket)(ticket, self.target())
-        user = self.scope.get("user")
-        if not user or not user.is_authenticated or not self._origin_is_ours():
+        user: Any = self.scope.get("user")
+        if user is None or not user.is_authenticated or not self._origin_is_ours():
             raise _NotSignedIn
         return await database_sync_to_async(caller_for_user)(user, self._query("account") or None)
 

@@ -43,7 +43,8 @@ async def follow_run(run_id: UUID, cursor: str) -> AsyncGenerator[Frame | None]:
                     if number > frames_seen:
                         frames_seen = number
                         yield frame
-                if not got and not follower.ended and not await _wait(news):
+                idle = len(got) == 0 and not follower.ended
+                if idle and not await _wait(news):
                     yield None
             finally:
                 news.cancel()

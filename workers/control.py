@@ -29,7 +29,7 @@ class ControlListener(threading.Thread):
         while not self._stop_event.is_set():
             client = broker.blocking_client(LISTEN_SECONDS)
             try:
-                with client.pubsub(ignore_subscribe_messages=True) as pubsub:
+                with client.pubsub(ignore_subscribe_messages=True) as pubsub:  # type: ignore[no-untyped-call]
                     pubsub.subscribe(keys.control())
                     while not self._stop_event.is_set():
                         message = pubsub.get_message(timeout=LISTEN_SECONDS)

@@ -234,8 +234,12 @@ def _earlier(request: Request, now: dt.datetime) -> Run | None:
         clash |= Q(fingerprint=run.fingerprint, agent=run.agent)
     if run.session_slot:
         clash |= Q(session_slot=run.session_slot)
-    if not clash:
-        return None
+    return _clashing(request, clash, now) if clash else None
+
+
+def _clashing(request: Request, clash: Q, now: dt.datetime) -> Run | None:
+    """Look at the runs that share a key, an input or a session: the key first, because a replay is no conflict."""
+    run = request.run
     rows = list(Run.objects.filter(clash, account_id=run.account_id).defer("input_json", "result_json"))
     for row in rows:
         if request.idempotency_key and row.idempotency_key == request.idempotency_key:
