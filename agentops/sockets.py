@@ -45,6 +45,4 @@ def close_on_shutdown() -> None:
         return  # another server, or a process that serves nothing
     from twisted.internet.defer import Deferred  # noqa: PLC0415  only under daphne
 
-    reactor.addSystemEventTrigger(
-        "before", "shutdown", lambda: Deferred.fromFuture(asyncio.ensure_future(close_all()))
-    )
+    reactor.addSystemEventTrigger("before", "shutdown", lambda: Deferred.fromFuture(asyncio.ensure_future(close_all())))

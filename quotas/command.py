@@ -4,6 +4,7 @@ Exit codes of all of them: 0 done; 1 the thing asked about failed; 2 wrong usage
 3 cancelled or interrupted; 4 no instance answers; 130 stopped by Ctrl-C.
 """
 
+import datetime as dt
 import getpass
 import io
 import json
@@ -103,7 +104,7 @@ class InstanceCommand(BaseCommand):
 
     def emit(self, value: Any) -> None:
         """Print one JSON value."""
-        self.stdout.write(json.dumps(value, default=str, ensure_ascii=False))
+        self.stdout.write(as_line(value))
 
     def say(self, text: str) -> None:
         """Print a line for people; silent with `--json`."""
@@ -126,6 +127,15 @@ class InstanceCommand(BaseCommand):
 
 def _line(error: Any) -> str:
     return f"  {error.get('path') or 'input'}: {error.get('message')}" if isinstance(error, dict) else str(error)
+
+
+def as_line(value: Any) -> str:
+    """Return a value as one line of JSON; times are ISO 8601, ids are texts."""
+    return json.dumps(value, default=_plain, ensure_ascii=False)
+
+
+def _plain(value: Any) -> str:
+    return value.isoformat() if isinstance(value, dt.datetime) else str(value)
 
 
 def micro(amount: int) -> str:

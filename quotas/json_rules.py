@@ -83,7 +83,7 @@ def parse(body: bytes) -> Any:
         )
     except json.JSONDecodeError as error:
         raise InvalidJson(
-            problem=f"{error.msg} at line {error.lineno} column {error.colno}",
+            problem=f"{error.msg.removesuffix(' at')} at line {error.lineno} column {error.colno}",
             path="",
             line=error.lineno,
             column=error.colno,

@@ -11,6 +11,7 @@ from uuid import UUID
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
 
+from quotas.command import as_line
 from quotas.models import Account
 from runs.command import EXIT_OF_STATE, run_facts, usage_line
 from runs.models import Run
@@ -88,7 +89,7 @@ class Watcher:
 
     def _show(self, event: dict[str, Any], bar: Bar) -> None:
         if self.as_json:
-            self.write(json.dumps(event, ensure_ascii=False, default=str) + "\n")
+            self.write(as_line(event) + "\n")
             return
         data = event["data"]
         if event["kind"] == "output.delta":
@@ -110,7 +111,7 @@ class Watcher:
 
     def _finish(self, run: Run) -> int:
         if self.as_json:
-            self.write(json.dumps(run_facts(run), ensure_ascii=False, default=str) + "\n")
+            self.write(as_line(run_facts(run)) + "\n")
             return EXIT_OF_STATE[RunState(run.state)]
         if run.error:
             self._line(f"error: {run.error.get('class')}: {run.error.get('message')}")

@@ -117,13 +117,20 @@ class Child:
     def output(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")
 
-    def await_ready(self, is_ready: Callable[[], bool]) -> None:
+    def begin(self) -> None:
+        """Launch it without waiting; `await_ready` waits."""
+        self.launch()
+
+    def is_ready(self) -> bool:
+        raise NotImplementedError
+
+    def await_ready(self) -> None:
         """Poll `is_ready`; an early end of the process fails at once, with its output."""
 
         def ready() -> bool:
             if not self.alive:
                 raise RuntimeError(f"{self.command} ended early:\n{self.output()[-4000:]}")
-            return is_ready()
+            return self.is_ready()
 
         try:
             eventually(ready, timeout=READY_SECONDS)
@@ -164,9 +171,12 @@ class WorkerProbe(Child):
         super().__init__(command, child_env(**env))
 
     def start(self) -> "WorkerProbe":
-        self.launch()
-        self.await_ready(lambda: self.rows().exists())
+        self.begin()
+        self.await_ready()
         return self
+
+    def is_ready(self) -> bool:
+        return bool(self.rows().exists())
 
     def rows(self) -> Any:
         return WorkerProcess.objects.filter(pid=self.pid, stopped_at=None)
@@ -192,6 +202,11 @@ class WebServer(Child):
         return f"ws://127.0.0.1:{self.port}"
 
     def start(self) -> "WebServer":
+        self.begin()
+        self.await_ready()
+        return self
+
+    def begin(self) -> None:
         # Bound here and handed over: a port that was free a moment ago may not be any more.
         with socket.socket() as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -201,10 +216,8 @@ class WebServer(Child):
             daphne = [sys.executable, "-m", "daphne", "--fd", str(listener.fileno()), "-v", "0"]
             self.command = [*daphne, "agentops.asgi:application"]
             self.launch((listener.fileno(),))
-        self.await_ready(self._answers)
-        return self
 
-    def _answers(self) -> bool:
+    def is_ready(self) -> bool:
         try:
             return httpx.get(f"{self.url}/healthz", timeout=2).status_code == 200
         except httpx.TransportError:
@@ -230,6 +243,14 @@ class Stack:
             child.kill()
             code = child.process.returncode if child.process else None
             print(f"--- output of {child.command[1:4]} (exit {code})\n{child.output()}", file=sys.stderr)
+
+    def together(self, *children: Child) -> None:
+        """Start several at once: they spend their start-up time in parallel."""
+        self.children += children
+        for child in children:
+            child.begin()
+        for child in children:
+            child.await_ready()
 
     def worker(self, *arguments: str, concurrency: int = 4, **env: str) -> WorkerProbe:
         """Start a worker and wait until it is ready; `env` are settings of this process alone."""

@@ -20,12 +20,11 @@ from quotas.database import in_transaction
 from quotas.errors import Busy
 from runs import events, lifecycle, scripts
 from runs.events import Answer
-from runs.models import Transition
 from runs.outcomes import ErrorClass, Failed
 from runs.services.attempts import Finish, Finished, finish_attempts
 from runs.text import clean_json
 from workers import dead_letters, metrics, stream
-from workers.owned import OwnedRun
+from workers.stream import Entry
 from workers.units import Units
 
 log = structlog.get_logger(__name__)
@@ -37,9 +36,9 @@ RETRY_MAX_SECONDS = 5.0
 class Ending:
     """An attempt that ended, waiting for its transaction. `done` is set when its row is decided."""
 
-    owned: OwnedRun
+    entry: Entry
     finish: Finish
-    done: "asyncio.Future[None]"
+    done: "asyncio.Future[None] | None" = None
 
 
 class Finaliser:
@@ -52,10 +51,10 @@ class Finaliser:
         self._endings: asyncio.Queue[Ending] = asyncio.Queue()
         self._insisting: set[asyncio.Task[None]] = set()
 
-    async def finish(self, owned: OwnedRun, finish: Finish) -> None:
+    async def finish(self, entry: Entry, finish: Finish) -> None:
         """End an attempt; returns when the row says so (or says that it is somebody else's)."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._endings.put_nowait(Ending(owned, finish, done))
+        self._endings.put_nowait(Ending(entry, finish, done))
         await done
 
     async def run(self) -> None:
@@ -68,11 +67,10 @@ class Finaliser:
 
     async def _commit(self, batch: list[Ending]) -> None:
         batch.sort(key=lambda ending: ending.finish.account_id)
-        for account_id, of_account in groupby(batch, key=lambda ending: ending.finish.account_id):
+        for _, of_account in groupby(batch, key=lambda ending: ending.finish.account_id):
             endings = list(of_account)
             try:
-                finished = await self._units.run(_commit_set, account_id, [e.finish for e in endings])
-                await self._units.run(self._after_commit, endings, finished)
+                finished = await self._units.run(end_set, self._client, endings)
             except (DatabaseError, Busy) as error:
                 metrics.database_errors.inc()
                 log.warning("finalise.split", runs=len(endings), error=str(error))
@@ -90,7 +88,7 @@ class Finaliser:
             metrics.fenced_writes.inc()
             log.info("finalise.fenced", run_id=str(run_id))
         for ending in endings:
-            if not ending.done.done():
+            if ending.done is not None and not ending.done.done():
                 ending.done.set_result(None)
 
     async def _insist(self, ending: Ending) -> None:
@@ -98,8 +96,7 @@ class Finaliser:
         wait = 0.1
         while True:
             try:
-                finished = await self._units.run(_commit_set, ending.finish.account_id, [ending.finish])
-                await self._units.run(self._after_commit, [ending], finished)
+                finished = await self._units.run(end_set, self._client, [ending])
             except (DatabaseError, Busy) as error:
                 metrics.database_errors.inc()
                 if _is_its_own_fault(error):
@@ -111,44 +108,46 @@ class Finaliser:
             self._settle([ending], finished)
             return
 
-    def _after_commit(self, endings: Sequence[Ending], finished: Finished) -> None:
-        """Terminal events, acknowledgements and slots of a set, in one round trip."""
-        moved = {row.run_id: row for row in finished.moved}
-        appended: list[Transition] = []
 
-        def fill(pipe: Any) -> None:
-            appended.clear()
-            for ending in endings:
-                row = moved.get(ending.finish.run_id)
-                if row is not None:
-                    events.call(pipe, lifecycle.append_of(row))
-                    appended.append(row)
-            for ending in endings:
-                if ending.finish.run_id in moved:
-                    stream.ack(pipe, ending.owned.entry, ending.finish.run_id)
-                else:
-                    stream.free_slot(pipe, ending.owned.entry)
+def end_set(client: "redis.Redis", endings: Sequence[Ending]) -> Finished:
+    """Commit endings of one account's runs, then announce them: one transaction, one round trip.
 
-        try:
-            replies = scripts.execute(self._client, fill)
-        except RedisError as error:
-            # The sweeper's close duty and the redelivery bring event and ack later.
-            metrics.redis_errors.inc()
-            log.warning("finalise.redis_away", runs=len(endings), error=str(error))
-            return
-        for row, reply in zip(appended, replies, strict=False):
-            answer, last = events.answer_of(reply)
-            if answer in {Answer.GAP, Answer.NOKEY}:
-                lifecycle.repair(self._client, row.run_id, row.fence, last)
+    Raises DatabaseError or Busy when nothing was committed.
+    """
 
-
-def _commit_set(account_id: int, finishes: list[Finish]) -> Finished:
     def work() -> Finished:
-        finished = finish_attempts(account_id, finishes)
+        finished = finish_attempts(endings[0].finish.account_id, [ending.finish for ending in endings])
         dead_letters.bury(finished.failed)
         return finished
 
-    return in_transaction(work)
+    finished = in_transaction(work)
+    _announce(client, endings, finished)
+    return finished
+
+
+def _announce(client: "redis.Redis", endings: Sequence[Ending], finished: Finished) -> None:
+    """Terminal events, acknowledgements and slots of a set."""
+    moved = {row.run_id for row in finished.moved}
+
+    def fill(pipe: Any) -> None:
+        for row in finished.moved:
+            events.call(pipe, lifecycle.append_of(row))
+        for ending in endings:
+            if ending.finish.run_id in moved:
+                stream.ack(pipe, ending.entry, ending.finish.run_id)
+            else:
+                stream.free_slot(pipe, ending.entry)
+
+    try:
+        replies = scripts.execute(client, fill)
+        for row, reply in zip(finished.moved, replies, strict=False):
+            answer, last = events.answer_of(reply)
+            if answer in {Answer.GAP, Answer.NOKEY}:
+                lifecycle.repair(client, row.run_id, row.fence, last)
+    except (RedisError, DatabaseError) as error:
+        # The rows are decided; the sweeper's close duty and the redelivery bring event and ack later.
+        metrics.redis_errors.inc()
+        log.warning("finalise.announced_later", runs=len(endings), error=str(error))
 
 
 def _is_its_own_fault(error: Exception) -> bool:

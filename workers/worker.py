@@ -193,7 +193,7 @@ class Worker:
             outcome = await self._fit(owned, outcome)
             owned.buffer.close()
             await self.writer.flush([owned], everything=True)
-            await self.finaliser.finish(owned, _finish_of(owned, outcome))
+            await self.finaliser.finish(owned.entry, _finish_of(owned, outcome))
             self._count(owned, outcome, time.monotonic() - began)
         except Exception:
             # Nothing above is expected to raise; if it does, the lease lapses and takeover ends the run.

@@ -62,12 +62,12 @@ def test_a_submitted_run_is_watched_live_to_its_end(browser: Browser, web: WebSe
     run = submit(page, "talker", words=40, seconds=4)
     # Text is there while the run is running, not only after it.
     page.wait_for_function(
-        "document.querySelector('#output').textContent.includes('word')"
+        "() => document.querySelector('#output').textContent.includes('word')"
         " && document.querySelector('#run-state').textContent.trim() === 'running'",
         timeout=WAIT_MS,
     )
     await_state(page, "succeeded")
-    page.wait_for_function("!document.querySelector('#run-result').closest('section').hidden", timeout=WAIT_MS)
+    page.wait_for_function("() => !document.querySelector('#run-result').closest('section').hidden", timeout=WAIT_MS)
 
     assert page.locator("#output").text_content() == WORD * 40
     assert page.evaluate("window.broken") is None
@@ -119,11 +119,11 @@ def test_a_web_restart_loses_and_doubles_no_event(browser: Browser, web: WebServ
     watched = Watched(browser, web.url).sign_in("root")
     page = watched.page
     submit(page, "probe.emit", count=80, bytes=5, seconds=8)
-    page.wait_for_function("document.querySelectorAll('#timeline li').length > 10", timeout=WAIT_MS)
+    page.wait_for_function("() => document.querySelectorAll('#timeline li').length > 10", timeout=WAIT_MS)
 
     web.restart()
     await_state(page, "succeeded")
-    page.wait_for_function("document.querySelectorAll('#timeline li').length >= 83", timeout=WAIT_MS)
+    page.wait_for_function("() => document.querySelectorAll('#timeline li').length >= 83", timeout=WAIT_MS)
 
     ticks = page.locator("#timeline li:has-text('probe.tick') .event-data").all_text_contents()
     assert [int(text.split('"n":')[1].split(",")[0]) for text in ticks] == list(range(80))
@@ -134,14 +134,14 @@ def test_pause_holds_back_and_go_on_shows_everything(browser: Browser, web: WebS
     watched = Watched(browser, web.url).sign_in("root")
     page = watched.page
     submit(page, "probe.emit", count=30, bytes=5, seconds=3)
-    page.wait_for_function("document.querySelectorAll('#timeline li').length > 5", timeout=WAIT_MS)
+    page.wait_for_function("() => document.querySelectorAll('#timeline li').length > 5", timeout=WAIT_MS)
 
     page.click("#pause")
     held = page.locator("#timeline li").count()
     await_state(page, "succeeded")
     still = page.locator("#timeline li").count()
     page.click("#pause")
-    page.wait_for_function("document.querySelectorAll('#timeline li').length >= 33", timeout=WAIT_MS)
+    page.wait_for_function("() => document.querySelectorAll('#timeline li').length >= 33", timeout=WAIT_MS)
 
     assert held == still < 33
     assert watched.wrong == []

@@ -103,6 +103,19 @@ class Up:
             self.process.stdout.close()
 
 
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """A first start with two workers, in a folder whose path is 200 characters and not plain."""
+    folder = tmp_path_factory.mktemp("up") / "a b%20#?"
+    folder = folder / ("x" * (200 - len(str(folder)) - 1))
+    up = Up(folder, ["--workers", "2"])
+    yield up.wait_ready()
+    assert up.end() == 0
+    assert up.rest() == ""
+    assert not Path(up.ready["redis_url"].removeprefix("unix://")).parent.exists()
+    up.close()
+
+
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Up]]:
     started: list[Up] = []
@@ -121,119 +134,99 @@ def status_of(url: str) -> int:
         return int(answer.status)
 
 
-def test_a_first_and_a_later_start(start: Callable[..., Up]) -> None:
-    first = start().wait_ready()
-
-    assert set(first.ready) == KEYS
-    assert first.ready["admin_user"] == "admin"
-    assert len(first.ready["admin_password"]) >= 16
-    assert first.ready["api_key"].startswith("ao_")
-    assert {"up", "broker", "web", "worker-1"} == set(first.ready["pids"])
-    assert all(map(is_alive, first.ready["pids"].values()))
-    assert status_of(f"{first.ready['url']}/healthz") == 200
-    assert status_of(f"{first.ready['url']}/readyz") == 200
-    for name in ("secret_key", "instance.json"):
-        assert stat.S_IMODE((first.folder / name).stat().st_mode) == 0o600
-    assert stat.S_IMODE(first.folder.stat().st_mode) == 0o700
-    assert stat.S_IMODE((first.folder / "valkey.sock").stat().st_mode) == 0o700
-    assert first.facts()["running"] is True
-    secret = (first.folder / "secret_key").read_text()
-
-    assert first.end() == 0
-    assert first.rest() == ""
-    assert not any(map(is_alive, first.ready["pids"].values()))
-    assert first.facts() | {"running": False, "pids": {}} == first.facts()
-    said = first.said()
-    assert "AGENTOPS_DATA_DIR" in said
-    assert first.ready["api_key"] not in said
-
-    later = start().wait_ready()
-
-    assert later.ready["admin_user"] == "admin"
-    assert later.ready["admin_password"] is None
-    assert later.ready["api_key"] is None
-    assert "./run changepassword admin" in later.said()
-    assert "./run create_api_key" in later.said()
-    assert (later.folder / "secret_key").read_text() == secret
-    assert later.end(signal.SIGINT) == 0
-
-
-def test_a_second_start_on_the_folder_and_on_the_port(start: Callable[..., Up], tmp_path: Path) -> None:
-    first = start().wait_ready()
-    port = first.ready["url"].rpartition(":")[2]
-
-    same_folder, same_port = start(), start("--port", port, folder=tmp_path / "other")
-
-    assert same_folder.process.wait(timeout=SECONDS) == 3
-    assert str(first.process.pid) in same_folder.said()
-    assert same_folder.rest() == ""
-    assert same_port.process.wait(timeout=SECONDS) == 2
-    assert f"port {port}" in same_port.said()
-    assert all(map(is_alive, first.ready["pids"].values()))
-
-
-def test_a_crashed_worker_and_web_start_again(start: Callable[..., Up]) -> None:
-    up = start("--workers", "2").wait_ready()
-    before = up.ready["pids"]
-
-    os.kill(before["worker-2"], signal.SIGKILL)
-    os.kill(before["web"], signal.SIGSEGV)
-
-    after = until(lambda: {"web", "worker-2"} <= set(_changed(before, up.facts()["pids"])), "new processes")
-    assert after
-    until(lambda: _answers(up.ready["url"]), "the web")
-    assert up.facts()["pids"]["worker-1"] == before["worker-1"]
-    assert "SIGKILL" in up.said()
-    assert up.end() == 0
-
-
-def _changed(before: dict[str, int], after: dict[str, int]) -> list[str]:
-    return [name for name, pid in after.items() if before[name] != pid]
-
-
-def _answers(url: str) -> bool:
+def is_answering(url: str) -> bool:
     with contextlib.suppress(OSError):
         return status_of(f"{url}/healthz") == 200
     return False
 
 
-def test_kill_leaves_nothing_and_the_folder_is_free_at_once(start: Callable[..., Up]) -> None:
-    up = start().wait_ready()
+def test_the_ready_line(running: Up) -> None:
+    ready = running.ready
 
-    up.process.kill()
-    up.process.wait(timeout=SECONDS)
-    again = start()
-
-    until(lambda: not any(map(is_alive, up.ready["pids"].values())), "the end of the children", 5)
-    assert again.wait_ready().ready["admin_password"] is None
-
-
-def test_a_long_folder_path_with_a_blank(start: Callable[..., Up], tmp_path: Path) -> None:
-    folder = tmp_path / "a b%20#?"
-    folder = folder / ("x" * (200 - len(str(folder)) - 1))
-    assert len(str(folder)) == 200
-
-    up = start(folder=folder).wait_ready()
-
-    address = up.ready["redis_url"].removeprefix("unix://")
-    assert len(address) <= 100
-    assert stat.S_IMODE(Path(address).parent.stat().st_mode) == 0o700
-    assert (folder / "agentops.sqlite3").exists()
-    assert up.end() == 0
-    assert not Path(address).parent.exists()
+    assert set(ready) == KEYS
+    assert ready["admin_user"] == "admin"
+    assert len(ready["admin_password"]) >= 16
+    assert ready["api_key"].startswith("ao_")
+    assert {"up", "broker", "web", "worker-1", "worker-2"} == set(ready["pids"])
+    assert ready["data_dir"] == str(running.folder)
+    assert status_of(f"{ready['url']}/readyz") == 200
+    said = running.said()
+    assert f"export AGENTOPS_DATA_DIR='{running.folder}'" in said
+    assert ready["api_key"] not in said
+    assert "Other machines are refused" not in said
 
 
-def test_a_broker_that_dies_twice_ends_everything(start: Callable[..., Up]) -> None:
-    up = start().wait_ready()
-    first = up.ready["pids"]["broker"]
+def test_only_the_owner_can_look_into_the_folder(running: Up) -> None:
+    address = Path(running.ready["redis_url"].removeprefix("unix://"))
 
-    os.kill(first, signal.SIGKILL)
-    second = until(lambda: (pid := up.facts()["pids"].get("broker", first)) != first and pid, "the second broker")
+    assert len(str(running.folder)) == 200
+    assert len(str(address)) <= 100
+    for name in ("secret_key", "instance.json", "agentops.sqlite3"):
+        assert stat.S_IMODE((running.folder / name).stat().st_mode) == 0o600
+    for folder in (running.folder, address.parent, address):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_a_second_start_on_the_folder_and_one_on_the_port(
+    running: Up, start: Callable[..., Up], tmp_path: Path
+) -> None:
+    port = running.ready["url"].rpartition(":")[2]
+
+    same_folder, same_port = start(folder=running.folder), start("--port", port)
+
+    assert same_folder.process.wait(timeout=SECONDS) == 3
+    assert str(running.process.pid) in same_folder.said()
+    assert same_folder.rest() == ""
+    assert same_port.process.wait(timeout=SECONDS) == 2
+    assert f"port {port}" in same_port.said()
+    assert running.facts()["running"] is True
+
+
+def test_a_crashed_worker_and_web_start_again(running: Up) -> None:
+    before = running.facts()["pids"]
+
+    os.kill(before["worker-2"], signal.SIGKILL)
+    os.kill(before["web"], signal.SIGSEGV)
+
+    until(lambda: {"web", "worker-2"} <= changed(before, running.facts()["pids"]), "new processes")
+    until(lambda: is_answering(running.ready["url"]), "the web")
+    assert changed(before, running.facts()["pids"]) == {"web", "worker-2"}
+    assert f"worker-2 (pid {before['worker-2']}) ended with SIGKILL" in running.said()
+
+
+def changed(before: dict[str, int], after: dict[str, int]) -> set[str]:
+    return {name for name, pid in after.items() if before.get(name) != pid}
+
+
+def test_the_ends_of_an_instance(start: Callable[..., Up]) -> None:
+    """One folder through an ordered stop, a later start, a kill -9, and a broker that cannot live."""
+    first = start().wait_ready()
+    secret = (first.folder / "secret_key").read_text()
+
+    assert first.end() == 0
+    assert not any(map(is_alive, first.ready["pids"].values()))
+    assert first.facts() == first.facts() | {"running": False, "pids": {}}
+
+    later = start().wait_ready()
+    assert later.ready["admin_user"] == "admin"
+    assert later.ready["admin_password"] is None
+    assert later.ready["api_key"] is None
+    assert "./run changepassword admin, ./run create_api_key" in later.said()
+    assert (later.folder / "secret_key").read_text() == secret
+
+    later.process.kill()
+    later.process.wait(timeout=SECONDS)
+    last = start()  # at once: the lock is free when the old broker is gone
+    until(lambda: not any(map(is_alive, later.ready["pids"].values())), "the end of the children", 5)
+
+    pids = last.wait_ready().ready["pids"]
+    os.kill(pids["broker"], signal.SIGKILL)
+    second = until(lambda: changed(pids, last.facts()["pids"]) and last.facts()["pids"]["broker"], "a new broker")
     os.kill(second, signal.SIGKILL)
 
-    assert up.process.wait(timeout=SECONDS) == 1
-    assert "the second time in a minute" in up.said()
-    assert not any(map(is_alive, up.ready["pids"].values()))
+    assert last.process.wait(timeout=SECONDS) == 1
+    assert "the second time in a minute" in last.said()
+    assert not any(map(is_alive, pids.values()))
 
 
 def test_a_part_that_fails_is_named_and_nothing_is_left(start: Callable[..., Up]) -> None:

@@ -1,5 +1,5 @@
 """The agents that ship with AgentOps. Importing this package registers them."""
 
-from workers.agents import assistant, document
+from workers.agents import assistant, bench, document
 
-__all__ = ["assistant", "document"]
+__all__ = ["assistant", "bench", "document"]

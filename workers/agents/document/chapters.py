@@ -91,9 +91,11 @@ def _worded_headings(lines: list[str]) -> list[_Heading]:
     headings: list[_Heading] = []
     for number, raw in enumerate(lines):
         line = raw.strip()
-        if not _worded.fullmatch(line) or _leader.search(line) or line[-1] in ",;":
+        if not _worded.fullmatch(line) or _leader.search(line):
             continue
         label = _label.match(line)
+        if _is_sentence(line, line[label.end() :] if label else ""):
+            continue
         key = (label[0] if label else line).casefold().rstrip(":.-\u2013\u2014 ")
         if headings and headings[-1].key == key:
             continue
@@ -103,6 +105,11 @@ def _worded_headings(lines: list[str]) -> list[_Heading]:
             title, body = f"{line.rstrip(':.')}: {following}", body + 1
         headings.append(_Heading(number, body, key, title))
     return headings
+
+
+def _is_sentence(line: str, rest: str) -> bool:
+    """Whether a line is a sentence that only begins like a heading: "Chapter 2 tells of …"."""
+    return line[-1] in ",;" or rest.strip(" :.-")[:1].islower() or (line[-1] == "." and line.count(" ") > 7)
 
 
 def _numbered_headings(lines: list[str]) -> list[_Heading]:

@@ -2,12 +2,11 @@
 
 import math
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from operator import mul
 
 from workers.agents.provider import Vector
 
-RELEVANCE = 0.7  # the rest is diversity
 POOL = 400  # candidates that diversity looks at: keeps a long document's ranking short
 
 
@@ -29,28 +28,18 @@ def centroid(vectors: Sequence[Sequence[float]]) -> Vector:
 
 
 def pick(vectors: Sequence[Sequence[float]], middle: Sequence[float], count: int) -> list[int]:
-    """Return the indexes of `count` vectors, best first: near `middle`, far from those already picked (MMR)."""
+    """Return the indexes of `count` vectors, best first: near `middle`, far from those already picked (MMR).
+
+    Nearness and likeness weigh the same: only then does it not matter that small models put all texts close together.
+    """
     nearness = [dot(vector, middle) for vector in vectors]
     pool = sorted(range(len(vectors)), key=lambda i: -nearness[i])[:POOL]
-    likeness = dict.fromkeys(pool, 0.0)
-    scale = _Scale([nearness[i] for i in pool])
+    likeness = dict.fromkeys(pool, -1.0)
     picked: list[int] = []
     while pool and len(picked) < count:
-        best = max(pool, key=lambda i: RELEVANCE * scale.of(nearness[i]) - (1 - RELEVANCE) * likeness[i])
+        best = max(pool, key=lambda i: nearness[i] - likeness[i])
         picked.append(best)
         pool.remove(best)
         for index in pool:
             likeness[index] = max(likeness[index], dot(vectors[index], vectors[best]))
     return picked
-
-
-class _Scale:
-    """Spreads the similarities over 0..1: small models put all sentences of a text close together."""
-
-    def __init__(self, values: Iterable[float]) -> None:
-        known = list(values)
-        self._low = min(known, default=0.0)
-        self._width = max(known, default=0.0) - self._low
-
-    def of(self, value: float) -> float:
-        return (value - self._low) / self._width if self._width else 1.0
