@@ -1,71 +1,93 @@
-"""Counting what a piece of work costs: SQL statements, transactions, savepoints, Redis round trips of this thread.
+"""Counting what a piece of code costs: SQL statements, transactions, savepoints, and Redis round trips.
 
-Used by `manage.py bench` and by the test that holds the hot path to its budget.
+For the budget's test and for `manage.py bench`. Counts the calling thread only, on its default connection and on any
+Redis client; the handshake of a new connection is left out.
 """
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from django.db import connection
 from redis.connection import AbstractConnection
 
-BEGIN = ("BEGIN", "START TRANSACTION")
-SAVEPOINT = ("SAVEPOINT", "RELEASE SAVEPOINT", "ROLLBACK TO")
+OPENING = ("BEGIN", "START TRANSACTION")
+SAVEPOINT = ("SAVEPOINT", "RELEASE SAVEPOINT", "ROLLBACK TO SAVEPOINT")
 
 
 @dataclass(slots=True)
 class Counted:
-    """What was sent. A statement outside a transaction block counts as a transaction of its own."""
+    """What happened so far. `statements` are those that reach the server, without BEGIN, COMMIT and savepoints."""
 
     statements: int = 0
     transactions: int = 0
     savepoints: int = 0
     round_trips: int = 0
+    sql: list[str] = field(default_factory=list)
 
-    def as_json(self) -> dict[str, int]:
-        return {
-            "statements": self.statements,
-            "transactions": self.transactions,
-            "savepoints": self.savepoints,
-            "round_trips": self.round_trips,
-        }
-
-
-class _Statements:
-    """An execute wrapper. The outermost atomic block tells one transaction from the next."""
-
-    def __init__(self, counted: Counted) -> None:
-        self._counted = counted
-        self._block: object = None
-
-    def __call__(self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:  # noqa: FBT001
-        text = sql.lstrip().upper()
-        if text.startswith(SAVEPOINT):
-            self._counted.savepoints += 1
-        elif not text.startswith(BEGIN):
-            self._counted.statements += 1
-            block = connection.atomic_blocks[0] if connection.atomic_blocks else None
-            if block is None or block is not self._block:
-                self._counted.transactions += 1
-            self._block = block
+    def _statement(self, execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:  # noqa: FBT001
+        word = sql.lstrip().upper()
+        if word.startswith(SAVEPOINT):
+            self.savepoints += word.startswith("SAVEPOINT")
+        elif not word.startswith(OPENING):
+            self.statements += 1
+            self.sql.append(sql)
         return execute(sql, params, many, context)
 
 
 @contextmanager
 def count() -> Iterator[Counted]:
-    """Count what the block sends on this thread's database connection, and what any Redis client sends."""
+    """Give the figures, which grow until the block ends. May not be nested."""
     counted = Counted()
-    plain = AbstractConnection.send_packed_command
+    with _transactions(counted), _round_trips(counted), connection.execute_wrapper(counted._statement):  # noqa: SLF001
+        yield counted
 
-    def counting(self: AbstractConnection, command: Any, check_health: bool = True) -> None:  # noqa: FBT001, FBT002
-        counted.round_trips += 1
-        plain(self, command, check_health)
+
+@contextmanager
+def _transactions(counted: Counted) -> Iterator[None]:
+    """Count outermost atomic blocks: each turns autocommit off once."""
+    connection.ensure_connection()
+    turn = connection.set_autocommit
+
+    def counting(autocommit: bool, *args: Any, **options: Any) -> None:  # noqa: FBT001  Django's signature
+        counted.transactions += not autocommit
+        turn(autocommit, *args, **options)
+
+    connection.set_autocommit = counting  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del connection.set_autocommit
+
+
+@contextmanager
+def _round_trips(counted: Counted) -> Iterator[None]:
+    """Count what is sent at once: a command, or a whole pipeline."""
+    send, connect = AbstractConnection.send_packed_command, AbstractConnection.connect
+    here = threading.get_ident()
+    connecting: list[bool] = []
+
+    def counting(self: AbstractConnection, command: Any, *args: Any, **options: Any) -> None:
+        if threading.get_ident() == here and not connecting:
+            counted.round_trips += 1
+        send(self, command, *args, **options)  # type: ignore[no-untyped-call]
+
+    def quietly(self: AbstractConnection) -> None:
+        outermost = threading.get_ident() == here and not connecting
+        if outermost:
+            connecting.append(True)
+        try:
+            connect(self)  # type: ignore[no-untyped-call]
+        finally:
+            if outermost:
+                connecting.clear()
 
     AbstractConnection.send_packed_command = counting  # type: ignore[method-assign]
+    AbstractConnection.connect = quietly  # type: ignore[method-assign]
     try:
-        with connection.execute_wrapper(_Statements(counted)):
-            yield counted
+        yield
     finally:
-        AbstractConnection.send_packed_command = plain  # type: ignore[method-assign]
+        AbstractConnection.send_packed_command = send  # type: ignore[method-assign]
+        AbstractConnection.connect = connect  # type: ignore[method-assign]

@@ -78,6 +78,7 @@ INSTALLED_APPS = [
     "runs",
     "workers",
     "agentops.console",
+    "agentops",
 ]
 MIDDLEWARE = [
     "django_prometheus.middleware.PrometheusBeforeMiddleware",

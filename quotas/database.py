@@ -8,8 +8,9 @@ from typing import TypeVar
 
 from django.conf import settings
 from django.db import DatabaseError, InterfaceError, OperationalError, connection, transaction
-from django.db.models import DateTimeField, F, Func, Model
+from django.db.models import DateTimeField, F, Func, Model, Q, Value
 from django.db.models.functions import Now
+from django.db.models.lookups import Exact
 
 from quotas.errors import Busy
 
@@ -92,3 +93,13 @@ def database_time(row: Model) -> dt.datetime:
 def can_skip_locked() -> bool:
     """Whether `select_for_update` can pass over locked rows on this engine."""
     return connection.features.has_select_for_update_skip_locked
+
+
+def exactly(column: str, text: str) -> Q:
+    """Return a condition: the column is this text, byte for byte.
+
+    MySQL's collation ignores case, accents and trailing spaces; there the plain comparison only narrows by the index.
+    """
+    if connection.vendor != "mysql":
+        return Q(**{column: text})
+    return Q(**{column: text}) & Q(Exact(Func(F(column), template="BINARY %(expressions)s"), Value(text)))

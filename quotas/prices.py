@@ -1,17 +1,18 @@
 """Prices: versioned books of micro-units for a million tokens, and what a usage costs. Unknown is never free."""
 
+import asyncio
 import json
-import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.db import transaction
+from django.db import DatabaseError, connection, transaction
 from django.db.models.functions import Now
 from django.utils import timezone
 
@@ -54,12 +55,20 @@ class PriceTable:
 
     @classmethod
     def current(cls) -> "PriceTable":
-        """Return the table in force, at most five seconds old."""
+        """Return the table in force, at most five seconds old; older only while the database is away.
+
+        May be called in an event loop, where handlers report their usage: it waits for one look-up every five seconds.
+        """
         with cls._lock:
             cached = cls._cached
         if cached is not None and time.monotonic() - cached[0] < CACHE_SECONDS:
             return cached[1]
-        table = cls._load()
+        try:
+            table = _outside_the_loop(cls._load)
+        except DatabaseError:
+            if cached is None:
+                raise
+            return cached[1]
         with cls._lock:
             cls._cached = (time.monotonic(), table)
         return table
@@ -103,7 +112,24 @@ class PriceTable:
             if price is None:
                 raise UnknownPrice(model=model, kind=kind)
             total += count * price
-        return math.ceil(total / MILLION) if total < 2**52 else -(-total // MILLION)
+        return -(-total // MILLION)
+
+
+def _outside_the_loop(load: Callable[[], PriceTable]) -> PriceTable:
+    """Call `load` here, or in a thread of its own where an event loop runs: Django refuses the database there."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return load()
+
+    def work() -> PriceTable:
+        try:
+            return load()
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(1, thread_name_prefix="prices") as pool:
+        return pool.submit(work).result()
 
 
 FALLBACK = {"cached": "input", "reasoning": "output", "embedding": "input"}

@@ -100,7 +100,7 @@ class RunAdmin(ReadOnlyAdmin):
     list_select_related = ["account"]
     search_fields = ["id"]  # shows the search field; get_search_results says what it does
     search_help_text = "Run id, the beginning of one (8 characters or more), or a session"
-    sortable_by: list[str] = []  # in order of submission: another order would sort the whole table
+    sortable_by = ()  # in order of submission: another order would sort the whole table
     ordering = ["-id"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Run]:

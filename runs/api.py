@@ -9,6 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from quotas.api_view import ApiView
+from quotas.database import exactly
 from quotas.json_rules import digest
 from quotas.openapi import AFTER, IDEMPOTENCY_KEY, LIMIT, problems
 from quotas.selectors import holds_of
@@ -78,12 +79,13 @@ class RunsView(ApiView):
         filters = {
             "state": self.choice("state", RunState.values),
             "agent": self.parameter("agent"),
-            "session": self.parameter("session"),
             "pk__lt": self._after(),
         }
         given = {name: value for name, value in filters.items() if value is not None}
         rows = list_runs(self.caller.account, **given)
-        tag = self.parameter("tag")
+        session, tag = self.parameter("session"), self.parameter("tag")
+        if session is not None:
+            rows = rows.filter(exactly("session", session))
         return rows if tag is None else with_tag(rows, tag)
 
     def _after(self) -> UUID | None:

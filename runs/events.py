@@ -17,9 +17,11 @@ import redis
 from django.conf import settings
 
 from runs import keys, scripts
+from runs.text import clean_json
 
 APPEND = scripts.load(Path(__file__).parent / "lua" / "append.lua")
 CUT = "… (cut)"
+ID_MAX = 2**64 - 1  # of each half of a stream id
 
 
 class Event(TypedDict):
@@ -69,14 +71,21 @@ def split_id(value: str) -> tuple[int, int]:
     if not value:
         return (0, 0)
     fence, dash, seq = value.partition("-")
-    if not (dash and fence.isascii() and fence.isdigit() and seq.isascii() and seq.isdigit()) or len(value) > 38:
+    if not (dash and fence.isascii() and fence.isdigit() and seq.isascii() and seq.isdigit()) or len(value) > 41:
         raise ValueError(value)
-    return int(fence), int(seq)
+    parts = int(fence), int(seq)
+    if max(parts) > ID_MAX:
+        raise ValueError(value)
+    return parts
 
 
 def encode(kind: str, data: Mapping[str, Any], at: dt.datetime) -> bytes:
     """Serialise an event's body, at most EVENT_BYTES: long texts in `data` are cut and marked, not refused."""
-    body = _dump(kind, data, at)
+    try:
+        body = _dump(kind, data, at)
+    except orjson.JSONEncodeError:  # half a surrogate pair, a number of more than 64 bits
+        data = clean_json(data)
+        body = _dump(kind, data, at)
     budget = settings.EVENT_BYTES
     while len(body) > settings.EVENT_BYTES and budget > 64:
         budget //= 2

@@ -42,7 +42,7 @@ class Follower:
         for event, prev in pairs:
             if self.ended or events.split_id(event["id"]) <= events.split_id(self.cursor):
                 continue
-            if self.cursor and not events.follows(self.cursor, event, prev):
+            if not events.follows(self.cursor, event, prev):
                 out.append(gap(self.run_id, self.cursor, event["id"], run))
             out.append(event)
             self.cursor = event["id"]

@@ -8,6 +8,7 @@ from uuid import UUID
 from django.conf import settings
 from django.db.models import QuerySet
 
+from quotas.database import exactly
 from quotas.models import Account
 from runs.errors import NoSuchArtifact, NoSuchRun
 from runs.models import Artifact, Run
@@ -60,7 +61,7 @@ def next_of_session(account_id: int, session: str, after: int) -> Run | None:
     """Return the session's first run with a number above `after`."""
     return (
         Run.objects.defer(*LIST_DEFER)
-        .filter(account_id=account_id, session=session, session_number__gt=after)
+        .filter(exactly("session", session), account_id=account_id, session_number__gt=after)
         .order_by("session_number")
         .first()
     )

@@ -24,7 +24,7 @@ from workers.heartbeat import ALIVE_SECONDS
 from workers.models import DeadLetter, WorkerProcess
 from workers.selectors import running_on
 
-MESSAGE_MAX = 160
+MESSAGE_MAX = 100
 REQUEUE = "requeue"
 DISCARD = "discard"
 PERMISSIONS = {REQUEUE: "workers.requeue_deadletter", DISCARD: "workers.discard_deadletter"}
@@ -66,7 +66,7 @@ class DeadLetterAdmin(ReadOnlyAdmin):
     list_filter = [StateFilter, "reason", "error_class", "buried_at"]
     search_fields = ["run__id__exact", "message"]
     search_help_text = "Run id or words of the message"
-    sortable_by: list[str] = []
+    sortable_by = ()
     ordering = ["-id"]
     actions = ["requeue_selected", "discard_selected"]
     fields = [
@@ -162,9 +162,10 @@ class DeadLetterAdmin(ReadOnlyAdmin):
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
         letter = self.get_object(request, object_id)
-        is_open = isinstance(letter, DeadLetter) and dead_letters.state_of(letter) == DeadLetter.State.OPEN
+        is_open = letter is not None and dead_letters.state_of(letter) == DeadLetter.State.OPEN
+        has_run = letter is not None and letter.run_id is not None
         context = {
-            "may_requeue": is_open and letter.run_id is not None and self.has_requeue_permission(request),
+            "may_requeue": is_open and has_run and self.has_requeue_permission(request),
             "may_discard": is_open and self.has_discard_permission(request),
             **(extra_context or {}),
         }

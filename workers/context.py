@@ -5,6 +5,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from runs.outcomes import InvalidInput
+from runs.text import clean_text
 from workers.event_buffer import EventBuffer
 from workers.usage import Usage
 
@@ -96,7 +97,8 @@ class Context:
 
     def progress(self, done: int, total: int, message: str = "") -> None:
         """Say how far the run is: a `run.progress` event, and the run's `progress`."""
-        self.progress_now = {"done": int(done), "total": int(total), "message": str(message)[:300]}
+        # Stored with the lease beat of all runs: what one run says must not be what the database refuses.
+        self.progress_now = {"done": _whole(done), "total": _whole(total), "message": clean_text(str(message)[:300])}
         self._buffer.emit("run.progress", self.progress_now)
 
     def operation_id(self, name: str) -> str:
@@ -120,3 +122,8 @@ class Context:
     async def flush(self) -> None:
         """Store the buffered events now: for handlers that emit thousands without a pause."""
         await self._ports.flush()
+
+
+def _whole(number: float) -> int:
+    """Return a whole number that is exact in every JSON reader."""
+    return max(-(2**53), min(2**53, int(number)))

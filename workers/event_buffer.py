@@ -18,6 +18,7 @@ from runs.text import clean_json, clean_text
 
 TAIL = 500
 DELTA_SECONDS = 0.1  # at most ten output.delta events a second
+DELTA_LETTERS = 2048  # a letter may take six bytes in JSON; all of them fit an event
 
 
 class EventBuffer:
@@ -63,13 +64,15 @@ class EventBuffer:
             if not self._delta:
                 self._delta_since = time.monotonic()
             self._delta.append(text)
-            if sum(map(len, self._delta)) > settings.EVENT_BYTES // 8:
+            if sum(map(len, self._delta)) > DELTA_LETTERS:
                 self._flush_delta()
 
     def _flush_delta(self) -> None:
         if self._delta:
             text, self._delta = "".join(self._delta), []
-            self._number("output.delta", {"text": text})
+            # A long text becomes several events: cut to the limit of one, it would be lost.
+            for start in range(0, len(text), DELTA_LETTERS):
+                self._number("output.delta", {"text": text[start : start + DELTA_LETTERS]})
 
     def _number(self, kind: str, data: dict[str, Any]) -> None:
         body = events.encode(clean_text(kind)[:60], clean_json(data), timezone.now() + self._clock_offset)

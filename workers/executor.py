@@ -61,7 +61,12 @@ class Execution:
             self._stopped.set()
 
     async def run(self, threads: ThreadPoolExecutor) -> Outcome:
-        """Run the handler to its end, its limit or its stop, and say how it ended. Never raises."""
+        """Run the handler to its end, its limit or its stop, and say how it ended. Never raises.
+
+        A handler that is stopped before it began does not begin.
+        """
+        if self._stopped.is_set():
+            return self._outcome(None)
         task = asyncio.create_task(self._call(threads), name=f"run {self.ctx.run_id}")
         stopped = asyncio.create_task(self._stopped.wait())
         try:
@@ -95,9 +100,9 @@ class Execution:
         except BaseException as error:  # noqa: BLE001  a handler may raise anything; it fails its own run only
             return _Raised(error)
 
-    def _outcome(self, task: "asyncio.Task[Any]") -> Outcome:
-        ended = task.done() and not task.cancelled()
-        value = task.result() if ended else None
+    def _outcome(self, task: "asyncio.Task[Any] | None") -> Outcome:
+        ended = task is not None and task.done() and not task.cancelled()
+        value = task.result() if task is not None and ended else None
         if self.reason is Stop.TIMEOUT:
             return Failed(ErrorClass.TIMEOUT, "TimeLimit", f"The time limit of {self._time_limit:g} s passed.")
         if ended and not isinstance(value, _Raised):

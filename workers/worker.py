@@ -31,7 +31,7 @@ from workers.closer import close_batch, close_ended
 from workers.config import WorkerConfig
 from workers.context import Context, Identity
 from workers.control import ControlListener
-from workers.delivery import Deliveries, Handled, Started
+from workers.delivery import Deliveries, Started
 from workers.event_buffer import EventBuffer
 from workers.event_writer import EventWriter
 from workers.executor import Execution, Stop
@@ -39,6 +39,7 @@ from workers.finaliser import Finaliser
 from workers.heartbeat import Heartbeat
 from workers.leases import LeaseKeeper, Listeners
 from workers.owned import OwnedRun, OwnedRuns
+from workers.pings import Pings
 from workers.ports import AttemptIsFenced, WorkerPorts
 from workers.shutdown import Shutdown
 from workers.slots import Places
@@ -67,6 +68,7 @@ class Worker:
         self.finaliser = Finaliser(self.client, self.units, self.ended)
         self.deliveries = Deliveries(config, self.client)
         self.heartbeat = Heartbeat(config, self.client)
+        self.pings = Pings()
         self.last_read = time.monotonic()
         self._blocking = broker.blocking_client(config.wake_wait)
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="wait")  # a blocked read must not hold up a unit
@@ -97,6 +99,7 @@ class Worker:
             asyncio.create_task(self.finaliser.run(), name="finaliser"),
             asyncio.create_task(close_ended(self.client, self.units, self.ended), name="closer"),
             asyncio.create_task(self._watch(), name="watchdog"),
+            asyncio.create_task(self.pings.run(), name="pings"),
         ]
         try:
             await self._fetch()
@@ -159,35 +162,51 @@ class Worker:
     async def _start(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
             self.places.take(entry.place)
-        handled = await self._handle(entries)
-        if handled.free:
-            await self.units.run(self._consumer.free_slots, handled.free)
-        for entry in handled.free:
-            self.places.give_back(entry.place)
-        for started in handled.started:
-            task = asyncio.create_task(self._attempt(started), name=f"attempt {started.claimed.run.pk}")
+        free, begun = await self._handle(entries)
+        for owned in begun:
+            task = asyncio.create_task(self._attempt(owned), name=f"attempt {owned.run_id}")
             self._attempts.add(task)
             task.add_done_callback(self._attempts.discard)
+        await self._free(free)
 
-    async def _handle(self, entries: Sequence[Entry]) -> Handled:
+    async def _free(self, entries: Sequence[Entry]) -> None:
+        """Give back places and slots of entries that started nothing. A slot that cannot be freed now expires."""
+        for entry in entries:
+            self.places.give_back(entry.place)
+        if entries:
+            try:
+                await self.units.run(self._consumer.free_slots, entries)
+            except RedisError as error:
+                log.warning("slots.left_to_expire", slots=len(entries), error=str(error)[:200])
+
+    async def _handle(self, entries: Sequence[Entry]) -> tuple[list[Entry], list[OwnedRun]]:
         """Handle taken entries, again and again while a store is away: they are ours until they are stale."""
         wait = 0.1
         while True:
             try:
-                return await self.units.run(self.deliveries.handle, entries)
+                return await self.units.run(self._begin, entries)
             except (DatabaseError, RedisError, Refusal) as error:
                 metrics.database_errors.inc()
                 log.warning("handle.retried", entries=len(entries), error=str(error)[:200])
             if self.shutdown.draining.is_set():
-                return Handled(free=list(entries))
+                return list(entries), []
             await self._first_of(asyncio.sleep(wait * random.uniform(0.5, 1)))  # noqa: S311  spreading
             wait = min(BACKOFF_MAX_SECONDS, wait * 2)
 
+    def _begin(self, entries: Sequence[Entry]) -> tuple[list[Entry], list[OwnedRun]]:
+        """Handle entries and own what was claimed, in the unit's thread: the beat renews it from now on.
+
+        The loop may be blocked by another run's handler for longer than a lease. Returns (entries not started, runs).
+        """
+        handled = self.deliveries.handle(entries)
+        return handled.free, [self._own(started) for started in handled.started]
+
     # -- one attempt -----------------------------------------------------------------------------------------------
-    async def _attempt(self, started: Started) -> None:
+    async def _attempt(self, owned: OwnedRun) -> None:
         """Run a claimed run's handler and end its attempt, by whatever outcome. The place is given back last."""
-        owned = self._own(started)
         began = time.monotonic()
+        if began - owned.renewed_at > self.config.lost_after:
+            owned.execution.stop(Stop.LOST)  # the process stood still between the claim and this line
         try:
             outcome = await owned.execution.run(self._handlers)
             outcome = await self._fit(owned, outcome)
@@ -200,7 +219,8 @@ class Worker:
             log.exception("attempt.broke", run_id=str(owned.run_id))
         finally:
             self.owned.remove(owned)
-            self.places.give_back(started.entry.place)
+            self.places.give_back(owned.entry.place)
+            self.pings.changed()
             metrics.running.set(self.places.in_use)
 
     def _own(self, started: Started) -> OwnedRun:
@@ -225,6 +245,7 @@ class Worker:
         owned = OwnedRun(run, started.claimed.token, entry, ctx, buffer, execution, renewed_at=started.claimed_at)
         run.input_json = ""  # the handler has it; a worker need not hold it twice
         self.owned.add(owned)
+        self.pings.changed()
         metrics.running.set(self.places.in_use)
         if run.cancel_requested_at is not None:
             execution.stop(Stop.CANCEL)

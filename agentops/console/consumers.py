@@ -100,7 +100,8 @@ class OpsConsumer(AsyncJsonWebsocketConsumer):
         if session is None or not session.session_key:
             return None
         store = importlib.import_module(settings.SESSION_ENGINE).SessionStore(session.session_key)
-        user = await get_user({"session": store})
+        scope: Any = {"session": store}  # all that get_user reads
+        user: Any = await get_user(scope)
         return user if user.is_active and user.is_staff else None
 
     @database_sync_to_async

@@ -235,7 +235,7 @@ def _config(run: Run, user: Any) -> Facts:
 
 def _is_member(run: Run, user: Any) -> bool:
     """Whether the session itself may open the run's events."""
-    return user.is_superuser or user.memberships.filter(account=run.account_id).exists()
+    return bool(user.is_superuser or user.memberships.filter(account=run.account_id).exists())
 
 
 def _session_url(run: Run) -> str:

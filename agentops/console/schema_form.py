@@ -52,7 +52,7 @@ class TextField(forms.CharField):
         super().__init__(strip=False, **kwargs)
 
     def to_python(self, value: Any) -> Any:
-        return super().to_python(value).replace("\r\n", "\n")
+        return str(super().to_python(value) or "").replace("\r\n", "\n")
 
 
 def fields_for(spec: AgentSpec) -> dict[str, forms.Field]:
@@ -62,8 +62,9 @@ def fields_for(spec: AgentSpec) -> dict[str, forms.Field]:
         sample = spec.sample if spec.sample is not None else {}
         return {WHOLE: JsonField(label="Input (JSON)", required=True, initial=sample)}
     required = set(spec.input_schema.get("required", ()))
-    # Beside an upload, an example text would be a second input.
-    sample = spec.sample if isinstance(spec.sample, dict) and not file_names(spec) else {}
+    sample = spec.sample if isinstance(spec.sample, dict) else {}
+    if file_names(spec):  # beside an upload, an example text would be a second input
+        sample = {name: value for name, value in sample.items() if name in required}
     fields = {
         PREFIX + name: _field(name, rule, required=name in required, sample=sample.get(name))
         for name, rule in properties.items()

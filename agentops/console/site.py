@@ -6,6 +6,7 @@ from typing import Any
 from django.contrib.admin import AdminSite
 from django.core.exceptions import BadRequest
 from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.template.response import TemplateResponse
 from django.urls import URLPattern, URLResolver, path, reverse
 
 from agentops.console import run_acts, run_page, submit
@@ -57,7 +58,7 @@ class AgentOpsAdminSite(AdminSite):
 
         return super().admin_view(update_wrapper(checked, view), cacheable)
 
-    def index(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+    def index(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> TemplateResponse:
         """Show the overview."""
         context = {
             "numbers": numbers_for(request.user),

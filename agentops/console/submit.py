@@ -156,7 +156,8 @@ def _submit(request: HttpRequest, form: SubmitForm) -> uuid.UUID | None:
 
 def _form_key(form: SubmitForm, run_input: Any) -> str:
     """Return a key of this form with this content: what is pressed twice is one run."""
-    files = [(f.name, f.size) for f in form.files.values()]
+    names = [schema_form.PREFIX + name for name in schema_form.file_names(form.spec)]
+    files = [[upload.name, upload.size] for upload in map(form.cleaned_data.get, names) if upload]
     rest = {name: str(form.cleaned_data[name]) for name in ("account", "priority", "session", "metadata")}
     return f"console:{form.cleaned_data['form_id']}:{digest([run_input, files, rest])[:32]}"
 

@@ -25,6 +25,7 @@ from runs.services.submit import (
     find_spec,
     fingerprint_of,
     route_key,
+    slot_of,
 )
 from runs.transitions import lock_runs
 
@@ -53,7 +54,7 @@ def requeue_run(
         pk=new_run_id(),
         account=old.account,
         retry_of=old,
-        session_slot=old.session or None,
+        session_slot=slot_of(old.session),
         time_limit_seconds=old.time_limit_seconds,
         queue_wait_seconds=old.queue_wait_seconds,
         submitted_by=actor[:150],

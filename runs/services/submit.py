@@ -96,7 +96,7 @@ def submit_run(  # noqa: PLR0913  every fact of a submit, keyword-only
         priority=_allowed_priority(account, priority or spec.priority),
         input_json=json.dumps(input, ensure_ascii=False, separators=(",", ":")),
         session=session,
-        session_slot=session or None,
+        session_slot=slot_of(session),
         metadata=metadata or {},
         tags=tags or [],
         time_limit_seconds=_time_limit(spec, time_limit),
@@ -119,8 +119,17 @@ def submit_run(  # noqa: PLR0913  every fact of a submit, keyword-only
 
 
 def route_key(route: str, key: str | None) -> str | None:
-    """Return the stored form of an idempotency key: unique per account and route."""
-    return f"{route}:{key}" if key else None
+    """Return the stored form of an idempotency key: unique per account and route, whatever the collation equates."""
+    return f"{route}:{_sha256(key)}" if key else None
+
+
+def slot_of(session: str) -> str | None:
+    """Return what a session's runs hold the slot by. Hashed: MySQL's collation takes `a`, `A` and `a ` for one."""
+    return _sha256(session) if session else None
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def find_spec(agent: str) -> AgentSpec:

@@ -2,6 +2,7 @@
 
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -318,3 +319,11 @@ def test_a_list_of_many_runs_loads_no_large_text_and_asks_few_questions(
         root.get("/admin/runs/run/")
 
     assert not any("input_json" in query["sql"] for query in asked.captured_queries)
+
+
+def test_no_script_of_ours_turns_data_into_markup() -> None:
+    forbidden = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|srcdoc")
+    scripts = [*Path("agentops/console/static").rglob("*.js"), *Path("runs/static").rglob("*.js")]
+
+    assert len(scripts) == 4
+    assert {str(path): forbidden.findall(path.read_text()) for path in scripts} == {str(p): [] for p in scripts}

@@ -74,12 +74,12 @@ def test_artifacts_are_listed_and_downloaded_as_attachments(api, account):
     run.artifacts.create(name=name, content_type="text/html", size=9, path=path, fence=2)
     run.artifacts.create(name="lost", content_type="text/plain", size=1, path="runs/none", fence=2)
 
-    listed = api.get(f"{RUNS}/{run.id}/artifacts").json()["results"]
-    assert [item["name"] for item in listed] == ["lost", name]
-    response = api.get(listed[1]["url"])
+    listed = {item["name"]: item for item in api.get(f"{RUNS}/{run.id}/artifacts").json()["results"]}
+    assert set(listed) == {"lost", name}
+    response = api.get(listed[name]["url"])
     assert b"".join(response.streaming_content) == b"<script>1"
     assert response["Content-Disposition"].startswith("attachment")
     assert response["X-Content-Type-Options"] == "nosniff"
     assert response["Content-Length"] == "9"
-    problem(api.get(listed[0]["url"]), 404, "no_such_artifact")
+    problem(api.get(listed["lost"]["url"]), 404, "no_such_artifact")
     problem(api.get(f"{RUNS}/{run.id}/artifacts/none"), 404, "no_such_artifact")

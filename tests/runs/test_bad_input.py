@@ -207,6 +207,23 @@ def test_f52_sessions_and_tags_may_hold_separators(client, text):
     assert [run["id"] for run in found] == [response.json()["id"]]
 
 
+@pytest.mark.parametrize("other", ["K", "k ", "ḱ", "K\u0301"])
+@pytest.mark.parametrize("place", ["key", "session", "tag"])
+def test_f52_names_that_a_collation_takes_for_the_same_are_two(client, place, other):
+    """MySQL's default collation ignores case, accents and trailing spaces."""
+    made = []
+    for name in ("k", other):
+        body = {"agent": "probe.ret", "input": {"value": name if place == "key" else 1}}
+        body |= {"session": name} if place == "session" else {"tags": [name]}
+        key = {"idempotency-key": name} if place == "key" and name.isascii() else {}
+        response = client.post(RUNS, body, content_type="application/json", headers=key)
+        assert response.status_code == 202, response.content
+        made.append(response.json()["id"])
+    if place != "key":
+        found = client.get(RUNS, query_params={place: "k"}).json()["results"]
+        assert [run["id"] for run in found] == made[:1]
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -159,8 +159,8 @@ def _spend_estimate(run_input: dict[str, Any]) -> int:
     if isinstance(given, int) and 0 <= given <= ESTIMATE_MAX:
         return given
     amount, times = run_input.get("amount", 0), run_input.get("times", 1)
-    sane = isinstance(amount, int) and isinstance(times, int) and 0 <= amount * times <= ESTIMATE_MAX
-    return amount * times if sane else 0
+    whole = isinstance(amount, int) and not isinstance(amount, bool) and isinstance(times, int)
+    return amount * times if whole and 0 <= amount * times <= ESTIMATE_MAX else 0
 
 
 @_probe(

@@ -60,7 +60,8 @@ def _of_status(model: str, error: openai.APIStatusError) -> Fatal:
             "Check AGENTOPS_MODEL and OPENAI_BASE_URL."
         )
     if status == 429:
-        return _provider(f"The model endpoint limits the rate or the budget (HTTP 429): {_message(error.body, error)}")
+        said = _clean(_message(error.body, error))
+        return _provider(f"The model endpoint limits the rate or the budget (HTTP 429): {said}")
     return _of_text(model, _message(error.body, error), status)
 
 

@@ -35,7 +35,7 @@ class Command(RunCommand):
         costs = {size: cost.measure(account, size) for size in SIZES}
         figures: dict[str, Any] = {
             "database": connection.vendor,
-            "cost": {str(size): {n: c.as_json() for n, c in found.items()} for size, found in costs.items()},
+            "cost": {str(size): {name: _figures(c) for name, c in found.items()} for size, found in costs.items()},
             "budget": {
                 name: {"transactions": t, "statements": s, "round_trips": r} for name, (t, s, r) in cost.BUDGET.items()
             },
@@ -74,6 +74,10 @@ class Command(RunCommand):
             self.table(("", "p50 ms", "p95 ms", "p99 ms"), timed)
             drain = figures["drain"]
             self.say(f"drain: {drain['runs']} no-op runs in {drain['seconds']} s, {drain['runs_per_second']} /s")
+
+
+def _figures(counted: Counted) -> dict[str, int]:
+    return {name: getattr(counted, name) for name in ("transactions", "statements", "savepoints", "round_trips")}
 
 
 def _account() -> Account:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import track
 
 from quotas.command import DONE, FAILED
+from quotas.database import exactly
 from runs.command import RunCommand
 from runs.selectors import get_run, list_runs
 from runs.services.cancel import cancel_run
@@ -40,7 +41,10 @@ class Command(RunCommand):
         if bool(options["runs"]) == bool(filters):
             self.usage("Name runs by id, or give at least one of --state, --agent, --session.")
         if filters:
-            rows = list_runs(account, **filters).filter(state__in=OPEN)
+            plain = {name: value for name, value in filters.items() if name != "session"}
+            rows = list_runs(account, **plain).filter(state__in=OPEN)
+            if options["session"]:
+                rows = rows.filter(exactly("session", options["session"]))
             ids = list(rows.values_list("pk", flat=True))
             self._confirm(len(ids), filters, is_sure=options["yes"])
         else:

@@ -21,7 +21,10 @@ class Reply(BaseHTTPRequestHandler):
         self.server.script(self, body)
 
     def problem(self, status: int, message: str, **more: Any) -> None:
-        data = json.dumps({"error": {"message": message, **more}}).encode()
+        self.answer({"error": {"message": message, **more}}, status)
+
+    def answer(self, body: dict[str, Any], status: int = 200) -> None:
+        data = json.dumps(body).encode()
         self.send_response(status)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(data)))

@@ -72,7 +72,10 @@ async function read() {
 setInterval(() => {
   const old = Date.now() - shownAt;
   page.classList.toggle("stale", old > STALE_MS);
-  age.textContent = old > STALE_MS ? `Numbers are ${Math.round(old / 1000)} s old` : "Live";
+  const text = old > STALE_MS ? `Numbers are ${Math.round(old / 1000)} s old` : "Live";
+  if (age.textContent !== text) {
+    age.textContent = text;
+  }
 }, 1000);
 
 connect();
