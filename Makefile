@@ -16,6 +16,9 @@ test: ## the whole test suite (arguments for pytest: ARGS="-k ledger")
 test-fast: ## without worker processes and browser
 	@./run test -m "not process and not browser" $(ARGS)
 
+# Nothing below looks at an instance: neither its database nor its key.
+check: export DATABASE_URL := sqlite:///:memory:
+check: export AGENTOPS_SECRET_KEY := only-for-make-check
 check: lint ## everything that needs no tests: style, types, layers, migrations, templates, spelling, locks
 	$(PY) -m mypy $(SOURCES)
 	.venv/bin/lint-imports

@@ -15,7 +15,10 @@ from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
 
 from agentops import http_guard, sockets  # noqa: E402
 from agentops.console.routing import websocket_urlpatterns as console_sockets  # noqa: E402
+from runs.agents import discover  # noqa: E402
 from runs.routing import websocket_urlpatterns as run_sockets  # noqa: E402
+
+discover()  # before the first request, which would otherwise wait for the agents' imports
 
 application = ProtocolTypeRouter(
     {

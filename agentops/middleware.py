@@ -15,7 +15,7 @@ from django.http.response import HttpResponseBase
 from django.utils.cache import patch_vary_headers
 from django.utils.decorators import sync_and_async_middleware
 
-from agentops.api_errors import handler400, handler404
+from agentops.api_errors import answer, handler400, handler404
 from quotas.api_view import REQUEST_ID
 
 SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -55,13 +55,20 @@ def request_id(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequ
             response = begin(request)
             return end(request, await get_response(request) if response is None else response)
 
+        call_async.process_exception = _problem  # type: ignore[attr-defined]  # Django's hook for a view's exception
         return call_async
 
     def call(request: HttpRequest) -> HttpResponseBase:
         response = begin(request)
         return end(request, get_response(request) if response is None else response)
 
+    call.process_exception = _problem  # type: ignore[attr-defined]  # as above
     return call
+
+
+def _problem(request: HttpRequest, error: Exception) -> HttpResponse | None:
+    """Answer what a plain view of the API raised (the event streams) as DRF's views answer it."""
+    return answer(request, error) if request.path.startswith(API) else None
 
 
 def _refused(request: HttpRequest) -> HttpResponseBase | None:

@@ -5,6 +5,13 @@ from uuid import UUID
 from quotas.errors import Refusal
 
 
+class OnlyGet(Refusal):
+    """Events are read: use GET."""
+
+    code = "method_not_allowed"
+    status = 405
+
+
 class NoSuchRun(Refusal):
     """There is no run {run}."""
 

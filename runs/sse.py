@@ -7,8 +7,7 @@ daphne accepts whatever a reader does not read, so the length of a response is i
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator
 from uuid import UUID
 
 import orjson
@@ -16,10 +15,11 @@ from asgiref.sync import sync_to_async
 from django.http import HttpRequest, HttpResponseBase, JsonResponse, StreamingHttpResponse
 from django.views.decorators.csrf import csrf_exempt
 
+from quotas.access import Caller
 from quotas.authentication import caller_of
-from quotas.errors import Refusal, ScopeMissing
+from quotas.errors import ScopeMissing
 from runs import follow, reader
-from runs.errors import InvalidRequest
+from runs.errors import InvalidRequest, OnlyGet
 from runs.models import Run
 from runs.selectors import get_run
 
@@ -33,67 +33,30 @@ Frames = AsyncGenerator[follow.Frame | None]
 @csrf_exempt
 async def run_events(request: HttpRequest, run_id: UUID) -> HttpResponseBase:
     """`GET /runs/{id}/events`: SSE, or with `Accept: application/json` a page; `?after=`, `?limit=`, `?wait=`."""
-
-    async def answer() -> HttpResponseBase:
-        await _find(request, run_id)
-        cursor = reader.check_cursor(_cursor(request))
-        if _wants_json(request):
-            return await _page(request, run_id, cursor)
-        return _stream(follow.follow_run(run_id, cursor), ends=True)
-
-    return await _refusals(request, answer)
+    await _find(request, run_id)
+    cursor = reader.check_cursor(_cursor(request))
+    if _wants_json(request):
+        return await _page(request, run_id, cursor)
+    return _stream(follow.follow_run(run_id, cursor), ends=True)
 
 
 @csrf_exempt
 async def session_events(request: HttpRequest, key: str) -> HttpResponseBase:
     """`GET /sessions/{key}/events`: the events of all runs of a session, one cursor `<number>/<event id>`."""
-
-    async def answer() -> HttpResponseBase:
-        caller = await _caller(request)
-        cursor = _cursor(request)
-        follow.split_session_cursor(cursor)
-        if _wants_json(request):
-            limit = _number(request, "limit", reader.PAGE, 1, 1000)
-            read = sync_to_async(follow.read_session, thread_sensitive=False)
-            return JsonResponse(await read(caller.account.pk, key, cursor, limit))
-        return _stream(follow.follow_session(caller.account.pk, key, cursor), ends=False)
-
-    return await _refusals(request, answer)
+    caller = await _caller(request)
+    cursor = _cursor(request)
+    follow.split_session_cursor(cursor)
+    if _wants_json(request):
+        limit = _number(request, "limit", reader.PAGE, 1, 1000)
+        read = sync_to_async(follow.read_session, thread_sensitive=False)
+        return JsonResponse(await read(caller.account.pk, key, cursor, limit))
+    return _stream(follow.follow_session(caller.account.pk, key, cursor), ends=False)
 
 
-async def _refusals(request: HttpRequest, answer: Callable[[], Any]) -> HttpResponseBase:
+async def _caller(request: HttpRequest) -> Caller:
+    """Return who asks. What this raises, the middleware answers as a problem document."""
     if request.method not in {"GET", "HEAD"}:
-        response: HttpResponseBase = JsonResponse(
-            {"title": "Method not allowed", "status": 405, "code": "method_not_allowed", "detail": "Use GET."},
-            status=405,
-            content_type="application/problem+json",
-        )
-        response["Allow"] = "GET"
-        return response
-    try:
-        result: HttpResponseBase = await answer()
-    except Refusal as refusal:
-        return problem_of(refusal)
-    return result
-
-
-def problem_of(refusal: Refusal) -> JsonResponse:
-    """Return the problem+json of a refusal, as DRF's views answer it."""
-    body = {
-        "type": "about:blank",
-        "title": refusal.code.replace("_", " ").capitalize(),
-        "status": refusal.status,
-        "detail": refusal.message,
-        "code": refusal.code,
-        **refusal.facts,
-    }
-    response = JsonResponse(body, status=refusal.status, content_type="application/problem+json")
-    if refusal.status == 401:
-        response["WWW-Authenticate"] = "Bearer"
-    return response
-
-
-async def _caller(request: HttpRequest) -> Any:
+        raise OnlyGet
     caller = await sync_to_async(caller_of, thread_sensitive=False)(request)
     if not caller.may("read"):
         raise ScopeMissing(needed="read")

@@ -39,16 +39,21 @@ class EventWriter:
 
     async def flush(self, runs: Iterable[OwnedRun], *, everything: bool = False) -> None:
         """Store what the runs' buffers hold. Redis being away leaves them full; the next flush tries again."""
+        runs = list(runs)
         async with self._turn:  # two flushes of one run at once would see each other's lines as a gap
-            batch = [(owned, owned.buffer.take(everything=everything)) for owned in runs if not owned.fenced]
-            batch = [(owned, lines) for owned, lines in batch if lines]
-            if not batch:
-                return
-            try:
-                await self._units.run(self._store, batch)
-            except RedisError as error:
-                metrics.redis_errors.inc()
-                log.warning("events.postponed", runs=len(batch), error=str(error))
+            while True:
+                batch = [(owned, owned.buffer.take(everything=everything)) for owned in runs if not owned.fenced]
+                batch = [(owned, lines) for owned, lines in batch if lines]
+                if not batch:
+                    return
+                try:
+                    await self._units.run(self._store, batch)
+                except RedisError as error:
+                    metrics.redis_errors.inc()
+                    log.warning("events.postponed", runs=len(batch), error=str(error))
+                    return
+                if not everything:
+                    return
 
     def _store(self, batch: list[tuple[OwnedRun, list[Line]]]) -> None:
         appends = [Append(owned.run_id, owned.fence, lines, cap=owned.buffer.cap) for owned, lines in batch]

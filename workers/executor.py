@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 import structlog
+from jsonschema import Draft202012Validator
 
 from quotas.errors import UnknownPrice
 from runs.agents import AgentSpec
@@ -92,12 +93,26 @@ class Execution:
         try:
             if inspect.iscoroutinefunction(handler):
                 return await handler(self.ctx, self._input)
-            context = contextvars.copy_context()
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(threads, context.run, handler, self.ctx, self._input)
+            return await self._in_thread(threads)
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001  a handler may raise anything; it fails its own run only
+            return _Raised(error)
+
+    async def _in_thread(self, threads: ThreadPoolExecutor) -> Any:
+        """Run a sync handler. A thread cannot be cancelled: after a stop its end is waited for, within the grace."""
+        context = contextvars.copy_context()
+        future = asyncio.get_running_loop().run_in_executor(threads, context.run, self._guarded)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            return await asyncio.shield(future)
+
+    def _guarded(self) -> Any:
+        """Call the sync handler; what it raises is a value, because a future refuses StopIteration and never ends."""
+        try:
+            return self._spec.handler(self.ctx, self._input)
+        except BaseException as error:  # noqa: BLE001  as above
             return _Raised(error)
 
     def _outcome(self, task: "asyncio.Task[Any] | None") -> Outcome:
@@ -125,11 +140,20 @@ class Execution:
             return Failed(ErrorClass.AGENT_BUG, type(error).__name__, f"The result is not JSON: {error}"[:MESSAGE_MAX])
         validator = self._spec.output_validator
         if validator is not None:
-            problem = next(iter(validator.iter_errors(value)), None)
+            problem = _misfit(validator, value)
             if problem is not None:
-                message = f"The result does not fit the output schema: {problem.message}"[:MESSAGE_MAX]
+                message = f"The result does not fit the output schema: {problem}"[:MESSAGE_MAX]
                 return Failed(ErrorClass.BAD_OUTPUT, "BadOutput", clean_text(message), partial_json=text)
         return Succeeded(text)
+
+
+def _misfit(validator: Draft202012Validator, value: Any) -> str | None:
+    """Return what is wrong with a value, or with the schema it should fit; None when it fits."""
+    try:
+        problem = next(iter(validator.iter_errors(value)), None)
+    except Exception as error:  # noqa: BLE001  a schema that cannot be applied must not leave the run without an end
+        return f"the schema cannot be applied: {error}"
+    return None if problem is None else str(problem.message)
 
 
 def _failure(error: BaseException) -> Failed:

@@ -205,6 +205,7 @@ class Worker:
     async def _attempt(self, owned: OwnedRun) -> None:
         """Run a claimed run's handler and end its attempt, by whatever outcome. The place is given back last."""
         began = time.monotonic()
+        self.pings.changed()
         if began - owned.renewed_at > self.config.lost_after:
             owned.execution.stop(Stop.LOST)  # the process stood still between the claim and this line
         try:
@@ -245,7 +246,6 @@ class Worker:
         owned = OwnedRun(run, started.claimed.token, entry, ctx, buffer, execution, renewed_at=started.claimed_at)
         run.input_json = ""  # the handler has it; a worker need not hold it twice
         self.owned.add(owned)
-        self.pings.changed()
         metrics.running.set(self.places.in_use)
         if run.cancel_requested_at is not None:
             execution.stop(Stop.CANCEL)

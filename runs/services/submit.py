@@ -3,8 +3,9 @@
 import datetime as dt
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import structlog
@@ -15,7 +16,8 @@ from redis.exceptions import RedisError
 
 from quotas import services as money
 from quotas.database import database_time, in_transaction
-from quotas.models import Account, Priority
+from quotas.errors import Refusal
+from quotas.models import AMOUNT_MAX, Account, Priority
 from quotas.prices import PriceTable
 from runs import broker, events, lifecycle, ready, scripts
 from runs.agents import AgentNotRegistered, AgentSpec, get_agent
@@ -37,6 +39,7 @@ from runs.selectors import backlog_of
 from runs.transitions import begin
 
 log = structlog.get_logger(__name__)
+T = TypeVar("T")
 PRIORITY_ORDER = list(Priority.values)  # most urgent first
 LAPSE_MARGIN_SECONDS = 300.0
 TIME_LIMIT_MAX = 24 * 3600.0
@@ -154,7 +157,7 @@ def check_input(agent: str, run_input: Any, *, account: Account | None = None) -
         _check_files(spec, run_input, account)
     if spec.models is not None:
         table = PriceTable.current()
-        for model in spec.models(run_input):
+        for model in _asked(spec, "models", spec.models, run_input):
             table.require(model)
 
 
@@ -189,10 +192,23 @@ def _time_limit(spec: AgentSpec, asked: float | None) -> float:
 
 
 def estimate_of(spec: AgentSpec, run_input: Any) -> int:
-    amount = spec.estimate.of(run_input)
-    if amount > 2**53:
+    """Return the amount to hold for an input. Raises UnknownPrice, InvalidInputRefused, InvalidRequest."""
+    amount = _asked(spec, "estimate", spec.estimate.of, run_input)
+    if amount > AMOUNT_MAX:
         raise InvalidRequest(field="input", problem="its estimate is above 2^53 micro-units")
     return amount
+
+
+def _asked(spec: AgentSpec, what: str, function: Callable[[Any], T], run_input: Any) -> T:
+    """Ask an agent's own function about an input. One that breaks on it is a bug of the agent, told as a 400."""
+    try:
+        return function(run_input)
+    except Refusal:
+        raise
+    except Exception as error:
+        log.exception("agent.function_broke", agent=spec.name, function=what)
+        message = f"the agent's {what} function cannot work on this input ({type(error).__name__})"
+        raise InvalidInputRefused(agent=spec.name, errors=[{"path": "", "message": message}]) from error
 
 
 def fingerprint_of(account: Account, run: Run) -> str:

@@ -26,7 +26,7 @@ def threads():
 
 
 async def ended(handler, threads, **fields):
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(10):
         return await execution(handler, **fields).run(threads)
 
 
@@ -177,7 +177,7 @@ async def test_the_time_limit_ends_a_handler_and_says_so(threads):
     assert isinstance(outcome, Failed)
     assert (outcome.error_class, outcome.message) == (
         ErrorClass.TIMEOUT,
-        "The attempt's time limit of 0.05 s passed.",
+        "The time limit of 0.05 s passed.",
     )
 
 
@@ -272,3 +272,27 @@ async def test_a_sync_handler_sees_the_cancel_and_is_abandoned_if_it_does_not_lo
     assert said == Cancelled()
     assert one.abandoned
     assert one.ctx.cancelled
+
+
+async def test_a_sync_handler_that_looks_at_the_cancel_is_waited_for(threads):
+    looked = []
+
+    def handler(ctx, run_input):
+        looked.append("started")
+        while not ctx.cancelled:
+            pass
+        return "partial"
+
+    one, said = await stopped(handler, threads, looked, Stop.CANCEL)
+
+    assert said == Succeeded('"partial"')
+    assert not one.abandoned
+
+
+async def test_a_handler_that_was_stopped_before_it_began_does_not_begin(threads):
+    handler, noticed = _sleeper()
+    one = execution(handler)
+    one.stop(Stop.CANCEL)
+
+    assert await one.run(threads) == Cancelled()
+    assert noticed == []
