@@ -41,6 +41,8 @@ def configure_structlog(log_format: str, level: str) -> None:
                 "daphne": {"level": "WARNING"},
                 "axes": {"level": "WARNING"},
                 "httpx": {"level": "WARNING"},
+                "httpx2": {"level": "WARNING"},
+                "watchfiles": {"level": "WARNING"},
                 "openai": {"level": "WARNING"},
                 "pypdf": {"level": "ERROR"},
             },

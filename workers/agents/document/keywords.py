@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from workers.agents.document import rank
 from workers.agents.document.stopwords import STOPWORDS
 
-CANDIDATES = 64
+CANDIDATES = 48
 GROUP_MAX = 3  # words in a group
 SHORT_TEXT = 60  # sentences: below this, a group that occurs once may be a key word
 COMMON_SHARE = 0.25  # a short word in more sentences than this is a function word in any language
