@@ -34,10 +34,12 @@ def is_busy(error: DatabaseError) -> bool:
 def in_transaction(work: Callable[[], T]) -> T:
     """Run `work` in one transaction; up to three tries with jitter, then Busy (protocol 1.4).
 
-    Inside a caller's own transaction the work simply joins it: repeating a part of one is not possible.
+    Inside a caller's own transaction the work joins it, within a savepoint: a refusal takes back what the work wrote,
+    also when the caller goes on. It is not repeated: a deadlock has ended the caller's transaction.
     """
     if connection.in_atomic_block:
-        return work()
+        with transaction.atomic():
+            return work()
     for remaining in reversed(range(settings.STATEMENT_RETRIES)):
         try:
             with transaction.atomic():

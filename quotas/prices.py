@@ -167,6 +167,8 @@ def _configured() -> dict[str, dict[str, int]]:
 
 
 def _new_book(changes: Mapping[str, Mapping[str, int]], *, actor: str, note: str) -> PriceBook:
+    # The newest book's lock: two changes at once build one on the other, instead of each on the same.
+    PriceBook.objects.select_for_update().order_by("-version").first()
     merged = {model: dict(kinds) for model, kinds in PriceTable._load().prices.items()}  # noqa: SLF001
     for model, kinds in changes.items():
         merged.setdefault(model, {}).update(kinds)

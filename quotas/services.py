@@ -13,9 +13,9 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import Case, Q, Sum, Value, When
 from django.db.models.functions import Now
-from django.utils import timezone
 
 from quotas import audit
+from quotas.database import database_time, later
 from quotas.errors import InvalidChange, QuotaExceeded, TooManyInFlight
 from quotas.models import AMOUNT_MAX, Account, Hold, LedgerEntry
 from quotas.periods import period_end, period_key
@@ -76,7 +76,7 @@ def expire_lapsed(account: Account) -> int:
 
 def place_hold(account: Account, *, run_id: UUID, amount: int, lapses_after: float) -> Hold:
     """Reserve `amount` for a run on the locked account, or raise QuotaExceeded. `lapses_after` is in seconds."""
-    now = timezone.now()
+    now = database_time(account)
     _turn_period(account, now)
     expire_lapsed(account)
     available = account.limit - account.spent - account.held
@@ -126,7 +126,7 @@ def rearm_hold(account: Account, *, run_id: UUID) -> bool:
     hold = Hold.objects.select_for_update().get(run_id=run_id)
     if hold.state == Hold.State.ACTIVE:
         return True
-    _turn_period(account, timezone.now())
+    _turn_period(account, database_time(account))
     if hold.state != Hold.State.EXPIRED or hold.amount > account.limit - account.spent - account.held:
         return False
     Hold.objects.filter(pk=hold.pk).update(state=Hold.State.ACTIVE, expires_at=None)
@@ -137,8 +137,7 @@ def rearm_hold(account: Account, *, run_id: UUID) -> bool:
 
 def lapse_from_now(run_ids: Sequence[UUID], *, seconds: float) -> None:
     """Let the holds of runs that left `running` without ending lapse again."""
-    at = timezone.now() + dt.timedelta(seconds=seconds)
-    Hold.objects.filter(run_id__in=run_ids, state=Hold.State.ACTIVE).update(expires_at=at)
+    Hold.objects.filter(run_id__in=run_ids, state=Hold.State.ACTIVE).update(expires_at=later(seconds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +147,10 @@ class Bill:
     run_id: UUID
     cost: int
     started: bool = True
+    price_book: int | None = None  # by which the cost was priced
 
 
-def close_holds(account: Account, bills: Sequence[Bill], *, price_book: int | None = None) -> None:
+def close_holds(account: Account, bills: Sequence[Bill]) -> None:
     """Settle or release the holds of runs that end in this transaction, on the locked account (money 3).
 
     Conditional: a hold that is neither active nor expired was closed before, and is left alone with its counters.
@@ -167,7 +167,7 @@ def close_holds(account: Account, bills: Sequence[Bill], *, price_book: int | No
     due = [bill for bill in bills if bill.run_id in holds]
     if not due:
         return
-    _turn_period(account, timezone.now())
+    _turn_period(account, database_time(account))
     _mark_closed(due)
     free = account.limit - account.spent - account.held
     entries = []
@@ -178,7 +178,7 @@ def close_holds(account: Account, bills: Sequence[Bill], *, price_book: int | No
             free += hold.amount
         account.in_flight -= 1
         if bill.started:
-            entries.append(_settle_entry(account, bill, price_book, overdraft=bill.cost > free))
+            entries.append(_settle_entry(account, bill, overdraft=bill.cost > free))
             account.spent += bill.cost
             free -= bill.cost
     if entries:
@@ -207,7 +207,7 @@ def _per_run(due: Sequence[Bill], value: Callable[[Bill], str | int]) -> str | i
     return Case(*(When(run_id=b.run_id, then=Value(v)) for b, v in zip(due, values, strict=True)))
 
 
-def _settle_entry(account: Account, bill: Bill, price_book: int | None, *, overdraft: bool) -> LedgerEntry:
+def _settle_entry(account: Account, bill: Bill, *, overdraft: bool) -> LedgerEntry:
     return LedgerEntry(
         account_id=account.pk,
         run_id=bill.run_id,
@@ -215,7 +215,7 @@ def _settle_entry(account: Account, bill: Bill, price_book: int | None, *, overd
         kind=LedgerEntry.Kind.SETTLE,
         amount=bill.cost,
         overdraft=overdraft,
-        price_book_id=price_book,
+        price_book_id=bill.price_book,
     )
 
 

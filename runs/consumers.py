@@ -10,7 +10,7 @@ import re
 from collections import deque
 from contextlib import suppress
 from typing import Any, ClassVar
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 from uuid import UUID
 
 import orjson
@@ -18,14 +18,14 @@ import structlog
 from channels.db import database_sync_to_async
 from channels.exceptions import StopConsumer
 from channels.generic.websocket import AsyncWebsocketConsumer
-from django.conf import settings
-from django.http.request import validate_host
+from django.db import DatabaseError
 
 from quotas.access import Caller, caller_for_key, caller_for_user
 from quotas.errors import Refusal
-from quotas.models import Account
+from quotas.models import Account, ApiKey
 from runs import follow, reader, tickets
 from runs.errors import InvalidCursor
+from runs.handshake import origin_is_ours, session_user
 from runs.models import Run
 from runs.selectors import get_run
 from runs.services import cancel_run
@@ -129,26 +129,14 @@ class StreamConsumer(AsyncWebsocketConsumer):
         ticket = self._query("ticket")
         if ticket:
             return await database_sync_to_async(_caller_for_ticket)(ticket, self.target())
-        user: Any = self.scope.get("user")
-        if user is None or not user.is_authenticated or not self._origin_is_ours():
+        user = await session_user(self.scope) if origin_is_ours(self.scope) else None
+        if user is None:
             raise _NotSignedIn
         return await database_sync_to_async(caller_for_user)(user, self._query("account") or None)
 
     def target(self) -> str:
         """Return what a ticket must have been made for."""
         return str(self.scope["url_route"]["kwargs"].get("run_id", ""))
-
-    def _origin_is_ours(self) -> bool:
-        """Browsers send cookies across sites to WebSockets: only our own origin, or a listed one, may use them."""
-        headers = dict(self.scope.get("headers", []))
-        origin = headers.get(b"origin", b"").decode("latin-1")
-        if not origin:
-            return False
-        if origin in settings.AGENTOPS_ALLOWED_ORIGINS:
-            return True
-        host = headers.get(b"host", b"").decode("latin-1")
-        named = urlsplit(origin)
-        return named.netloc == host and validate_host(named.hostname or "", settings.ALLOWED_HOSTS)
 
     async def _accept(self, offered: list[str]) -> None:
         await self.accept(subprotocol=PROTOCOL if PROTOCOL in offered else None)
@@ -180,9 +168,19 @@ class StreamConsumer(AsyncWebsocketConsumer):
         """A socket outlives a logout and a revoked key: look again every few seconds."""
         while True:
             await asyncio.sleep(RECHECK_SECONDS)
-            if not await database_sync_to_async(_still_allowed)(self.caller):
+            try:
+                allowed = await self._still_allowed()
+            except DatabaseError as error:  # away: nothing was revoked meanwhile either; the next look decides
+                log.warning("socket.not_rechecked", error=str(error))
+                continue
+            if not allowed:
                 await self.close(code=4401)
                 return
+
+    async def _still_allowed(self) -> bool:
+        if self.caller.user is not None:
+            return await session_user(self.scope) is not None
+        return self.caller.api_key is None or await database_sync_to_async(_is_live)(self.caller.api_key)
 
     # -- in --------------------------------------------------------------------------------------------------------
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:  # noqa: ARG002
@@ -271,11 +269,6 @@ def _caller_for_ticket(ticket: str, run_id: str) -> Caller:
     return Caller(account, actor="ticket", scopes=frozenset({"read"}))
 
 
-def _still_allowed(caller: Caller) -> bool:
-    if caller.api_key is not None:
-        caller.api_key.refresh_from_db(fields=["revoked_at", "expires_at"])
-        return caller.api_key.is_live
-    if caller.user is not None:
-        caller.user.refresh_from_db(fields=["is_active"])
-        return bool(caller.user.is_active)
-    return True
+def _is_live(api_key: ApiKey) -> bool:
+    row = ApiKey.objects.filter(pk=api_key.pk).first()
+    return row is not None and row.is_live

@@ -5,6 +5,19 @@ from django.conf import settings
 from django.db import migrations, models
 
 
+def compare_texts_exactly(apps, schema_editor):
+    """Give the tables to come a collation that tells "A" from "a" and "a" from "a ", as every other engine does.
+
+    Idempotency keys, sessions, models and accounts are names that clients choose.
+    """
+    connection = schema_editor.connection
+    if connection.vendor != "mysql":
+        return
+    collation = "utf8mb4_nopad_bin" if connection.mysql_is_mariadb else "utf8mb4_0900_bin"
+    name = schema_editor.quote_name(connection.settings_dict["NAME"])
+    schema_editor.execute(f"ALTER DATABASE {name} CHARACTER SET utf8mb4 COLLATE {collation}")
+
+
 class Migration(migrations.Migration):
 
     initial = True
@@ -14,6 +27,7 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
+        migrations.RunPython(compare_texts_exactly, migrations.RunPython.noop, elidable=False),
         migrations.CreateModel(
             name='Account',
             fields=[

@@ -63,8 +63,7 @@ def finish_attempts(account_id: int, finishes: Sequence[Finish]) -> Finished:
     endings = [_ending(rows[finish.run_id], finish) for finish in mine]
     moved = transition([ending.move for ending in endings])
     _close_attempts(endings)
-    book = mine[0].price_book
-    money.close_holds(account, [Bill(e.finish.run_id, e.cost) for e in endings], price_book=book)
+    money.close_holds(account, [Bill(e.finish.run_id, e.cost, price_book=e.finish.price_book) for e in endings])
     failed = [ending.move.run for ending in endings if ending.move.edge is FAIL]
     return Finished(moved, lost, failed)
 

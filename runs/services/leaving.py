@@ -80,7 +80,7 @@ def take_over(lost: Lost, *, actor: str) -> Transition | None:
     Attempt.objects.filter(run=run, fence=lost.fence).update(
         outcome=str(edge.target), error_class=ErrorClass.LOST_WORKER.value, ended_at=Now()
     )
-    money.close_holds(account, [Bill(run.pk, cost)], price_book=PriceTable.current().version)
+    money.close_holds(account, [Bill(run.pk, cost, price_book=PriceTable.current().version)])
     return row
 
 

@@ -90,7 +90,7 @@ def test_a_hold_of_nothing_needs_no_money(purse):
     assert figures(purse) == {"held": 1000, "spent": 0, "in_flight": 2}
 
 
-def test_an_account_over_its_limit_gets_no_hold_above_nothing(purse):
+def test_an_account_over_its_limit_gets_no_hold_at_all(purse):
     hold(purse, 0)
     Account.objects.filter(pk=purse.pk).update(limit=0, spent=50, spent_period=timezone.now().strftime("%Y-%m"))
 
