@@ -7,7 +7,7 @@ from typing import Any
 import structlog
 from django.urls.exceptions import Resolver404
 
-from runs.consumers import StreamConsumer
+from runs.handshake import live
 
 log = structlog.get_logger(__name__)
 RESTARTING = 1012
@@ -30,7 +30,7 @@ def known_paths_only(inner: Any) -> Any:
 
 async def close_all(code: int = RESTARTING) -> None:
     """Close every open socket of this process, so that viewers reconnect at once and resume from their cursor."""
-    open_sockets = list(StreamConsumer.live)
+    open_sockets = list(live)
     if open_sockets:
         await asyncio.wait([asyncio.ensure_future(one.close(code=code)) for one in open_sockets], timeout=CLOSE_SECONDS)
 

@@ -26,6 +26,7 @@ TONES = {
     "draining": "warn",
     "interrupted": "warn",
     "expired": "warn",
+    "overdraft": "warn",
     "open": "bad",
     "failed": "bad",
     "lost": "bad",

@@ -16,17 +16,17 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-__all__ = ["RedisError", "blocking_client", "client", "hub_client", "reset"]
+__all__ = ["RedisError", "blocking_client", "client", "hub_client", "impatient_client", "reset"]
 
 COMMAND_TIMEOUT = 5.0
 CONNECT_TIMEOUT = 2.0
 _made: dict[Any, Any] = {}
 
 
-def _options(socket_timeout: float) -> dict[str, Any]:
+def _options(socket_timeout: float, connect_timeout: float = CONNECT_TIMEOUT) -> dict[str, Any]:
     return {
         "socket_timeout": socket_timeout,
-        "socket_connect_timeout": CONNECT_TIMEOUT,
+        "socket_connect_timeout": connect_timeout,
         "retry": Retry(NoBackoff(), 0),
         "health_check_interval": 0,
     }
@@ -58,6 +58,13 @@ def blocking_client(block_seconds: float) -> "redis.Redis":
     pool = redis.BlockingConnectionPool.from_url(
         settings.REDIS_URL, max_connections=1, timeout=1, **_options(block_seconds + 8)
     )
+    return redis.Redis(connection_pool=pool)
+
+
+def impatient_client(seconds: float) -> "redis.Redis":
+    """Return a new client with one connection, for a thread that has better to do than to wait for Redis."""
+    options = _options(seconds, seconds)
+    pool = redis.BlockingConnectionPool.from_url(settings.REDIS_URL, max_connections=1, timeout=1, **options)
     return redis.Redis(connection_pool=pool)
 
 

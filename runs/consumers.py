@@ -9,7 +9,7 @@ import asyncio
 import re
 from collections import deque
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import Any
 from urllib.parse import parse_qs
 from uuid import UUID
 
@@ -25,7 +25,7 @@ from quotas.errors import Refusal
 from quotas.models import Account, ApiKey
 from runs import follow, reader, tickets
 from runs.errors import InvalidCursor
-from runs.handshake import origin_is_ours, session_user
+from runs.handshake import live, origin_is_ours, session_user
 from runs.models import Run
 from runs.selectors import get_run
 from runs.services import cancel_run
@@ -81,7 +81,6 @@ class StreamConsumer(AsyncWebsocketConsumer):
     """What the run and the session socket share: authentication, the window, client frames, closing."""
 
     caller: Caller
-    live: ClassVar[set["StreamConsumer"]] = set()  # of this process: closed with 1012 before a restart
 
     async def connect(self) -> None:
         self._window = Window()
@@ -100,7 +99,7 @@ class StreamConsumer(AsyncWebsocketConsumer):
             await self.close(code=4401 if refusal.status in {401, 403} else 4404)
         else:
             await self._accept(offered)
-            self.live.add(self)
+            live.add(self)
             self._tasks = [asyncio.create_task(self._pump(frames)), asyncio.create_task(self._recheck())]
 
     async def open_stream(self, cursor: str) -> Any:
@@ -108,7 +107,7 @@ class StreamConsumer(AsyncWebsocketConsumer):
         raise NotImplementedError
 
     async def disconnect(self, code: int) -> None:  # noqa: ARG002  Channels' signature
-        self.live.discard(self)
+        live.discard(self)
         for task in self._tasks:
             task.cancel()
         for task in self._tasks:

@@ -54,7 +54,9 @@ class LeaseKeeper(threading.Thread):
         self.last_beat = time.monotonic()
 
     def run(self) -> None:
-        while not self._stop_event.wait(self._config.beat):
+        due = time.monotonic() + self._config.beat
+        while not self._stop_event.wait(max(0.0, due - time.monotonic())):
+            due = time.monotonic() + self._config.beat  # from its start: what the beat itself takes is not added
             try:
                 self.beat_once()
                 self._heartbeat.beat_if_due(running=len(self._owned.all()))

@@ -67,7 +67,9 @@ class Worker:
         self.writer = EventWriter(self.client, self.owned, self.units, self._lost)
         self.finaliser = Finaliser(self.client, self.units, self.ended)
         self.deliveries = Deliveries(config, self.client)
-        self.heartbeat = Heartbeat(config, self.client)
+        # A server that accepts and never answers must not cost the beat the time in which leases are renewed.
+        beating = broker.impatient_client(config.lease / 12)
+        self.heartbeat = Heartbeat(config, beating)
         self.pings = Pings()
         self.last_read = time.monotonic()
         self._blocking = broker.blocking_client(config.wake_wait)
@@ -85,7 +87,7 @@ class Worker:
         )
         self._attempts: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.keeper = LeaseKeeper(config, self.owned, self.client, Listeners(self._cancel, self._lost), self.heartbeat)
+        self.keeper = LeaseKeeper(config, self.owned, beating, Listeners(self._cancel, self._lost), self.heartbeat)
 
     async def run(self, *, port: int = 0) -> None:
         """Work until a signal, then drain: finish what runs for up to the grace, interrupt the rest, sign off."""

@@ -5,20 +5,16 @@ The channel layer only carries wake-ups (group `ops`, type `ops.changed`): a los
 
 import asyncio
 import contextlib
-import importlib
 import time
 from typing import Any
-from urllib.parse import urlsplit
 
 import structlog
-from channels.auth import get_user
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncJsonWebsocketConsumer
-from django.conf import settings
 from django.db import DatabaseError
-from django.http.request import validate_host
 
 from agentops.console.overview import Numbers, numbers_for
+from runs.handshake import live, origin_is_ours, session_user
 
 log = structlog.get_logger(__name__)
 
@@ -39,16 +35,18 @@ class OpsConsumer(AsyncJsonWebsocketConsumer):
 
     async def connect(self) -> None:
         """Accept staff; everybody else is refused before the handshake ends (403)."""
-        user = await self._staff_user() if self._origin_is_ours() else None
+        user = await self._staff_user() if origin_is_ours(self.scope) else None
         if user is None:
             await self.close()
             return
         await self.accept()
+        live.add(self)
         if self.channel_layer is not None:
             await self.channel_layer.group_add(GROUP, self.channel_name)
         self._pump = asyncio.create_task(self._push(user))
 
     async def disconnect(self, code: int) -> None:  # noqa: ARG002  the signature is Channels'
+        live.discard(self)
         if self._pump is not None:
             self._pump.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -87,22 +85,10 @@ class OpsConsumer(AsyncJsonWebsocketConsumer):
                 await asyncio.wait_for(self._changed.wait(), EVERY_SECONDS - LEAST_SECONDS)
             self._changed.clear()
 
-    def _origin_is_ours(self) -> bool:
-        """Browsers send cookies to sockets across sites: only a page of this very address may use them."""
-        headers = dict(self.scope.get("headers", []))
-        host = headers.get(b"host", b"").decode("latin-1")
-        origin = urlsplit(headers.get(b"origin", b"").decode("latin-1"))
-        return bool(host) and origin.netloc == host and validate_host(origin.hostname or "", settings.ALLOWED_HOSTS)
-
     async def _staff_user(self) -> Any:
-        """Return the session's user if they are active staff, else None. Session and user are read afresh."""
-        session = self.scope.get("session")
-        if session is None or not session.session_key:
-            return None
-        store = importlib.import_module(settings.SESSION_ENGINE).SessionStore(session.session_key)
-        scope: Any = {"session": store}  # all that get_user reads
-        user: Any = await get_user(scope)
-        return user if user.is_active and user.is_staff else None
+        """Return the session's user, read afresh, if they are active staff, else None."""
+        user = await session_user(self.scope)
+        return user if user is not None and user.is_staff else None
 
     @database_sync_to_async
     def _numbers(self, user: Any) -> Numbers:

@@ -70,7 +70,7 @@ class HoldAdmin(ReadOnlyAdmin):
 
 @admin.register(LedgerEntry)
 class LedgerEntryAdmin(ReadOnlyAdmin):
-    list_display = ["id", "at", "account", "kind", "amount_shown", "overdraft", "run_id", "actor", "reason"]
+    list_display = ["id", "at", "account", "kind", "amount_shown", "overdraft_shown", "run_id", "actor", "reason"]
     list_filter = ["kind", "overdraft", "at"]
     list_select_related = ["account"]
     search_fields = ["run_id__exact", "account__name__exact"]
@@ -81,17 +81,21 @@ class LedgerEntryAdmin(ReadOnlyAdmin):
         "account",
         "kind",
         "amount_shown",
-        "overdraft",
+        "overdraft_shown",
         "run_id",
         "price_book",
         "actor",
         "reason",
     ]
-    readonly_fields = ["amount_shown"]
+    readonly_fields = ["amount_shown", "overdraft_shown"]
 
     @admin.display(description="Amount", ordering="amount")
     def amount_shown(self, obj: LedgerEntry) -> str:
         return credits_of(obj.amount)
+
+    @admin.display(description="Overdraft")
+    def overdraft_shown(self, obj: LedgerEntry) -> SafeString | str:
+        return pill("overdraft") if obj.overdraft else ""
 
 
 @admin.register(AuditEntry)

@@ -27,7 +27,7 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
-        migrations.RunPython(compare_texts_exactly, migrations.RunPython.noop, elidable=False),
+        migrations.RunPython(compare_texts_exactly, migrations.RunPython.noop, atomic=False),
         migrations.CreateModel(
             name='Account',
             fields=[

@@ -18,6 +18,13 @@ from tests.probes import Stack, WebServer
 pytestmark = [pytest.mark.browser, pytest.mark.process]
 TALKER = str(Path(__file__).with_name("talker.py"))
 WAIT_MS = 30_000
+NO_SOCKET = """
+window.WebSocket = class {
+  constructor() { setTimeout(() => this.onclose && this.onclose({ code: 1006 }), 0); }
+  send() {}
+  close() {}
+};
+"""
 
 
 @pytest.fixture
@@ -99,11 +106,7 @@ def test_an_operator_who_is_no_member_watches_by_ticket(browser: Browser, web: W
 
 def test_without_a_socket_the_page_reads_sse(browser: Browser, web: WebServer, worker: Any) -> None:
     watched = Watched(browser, web.url).sign_in("root")
-    watched.page.add_init_script(
-        "window.WebSocket = class {"
-        " constructor() { setTimeout(() => this.onclose && this.onclose({ code: 1006 }), 0); }"
-        " send() {} close() {} };"
-    )
+    watched.page.add_init_script(NO_SOCKET)
 
     submit(watched.page, "talker", words=30, seconds=3)
     await_state(watched.page, "succeeded")
@@ -128,6 +131,24 @@ def test_a_web_restart_loses_and_doubles_no_event(browser: Browser, web: WebServ
     ticks = page.locator("#timeline li:has-text('probe.tick') .event-data").all_text_contents()
     assert [int(text.split('"n":')[1].split(",")[0]) for text in ticks] == list(range(80))
     assert kinds(page)[-1] == "run.succeeded"
+
+
+@pytest.mark.parametrize("broken_socket", [False, True], ids=["socket", "no socket"])
+def test_the_numbers_of_the_overview_live(browser: Browser, web: WebServer, broken_socket: bool) -> None:
+    watched = Watched(browser, web.url)
+    if broken_socket:
+        watched.page.add_init_script(NO_SOCKET)
+    page = watched.sign_in("root").page
+    before = page.locator("[data-number=queued_total]").text_content()
+
+    builders.make_run(account=Account.objects.get(name="default"))
+    page.wait_for_function(
+        "() => document.querySelector('[data-number=queued_total]').textContent === '1'", timeout=WAIT_MS
+    )
+
+    assert before == "0"
+    assert page.locator("[data-priority=normal] [data-count]").text_content() == "1"
+    assert watched.wrong == []
 
 
 def test_pause_holds_back_and_go_on_shows_everything(browser: Browser, web: WebServer, worker: Any) -> None:
