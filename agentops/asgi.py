@@ -27,4 +27,5 @@ application = ProtocolTypeRouter(
     }
 )
 sockets.close_on_shutdown()
+sockets.free_close_codes()
 http_guard.limit_daphne()

@@ -28,6 +28,21 @@ def known_paths_only(inner: Any) -> Any:
     return application
 
 
+def free_close_codes() -> None:
+    """Let daphne close with any code, where it is the server; repeating it does nothing.
+
+    Its WebSocket library takes a server for an application of the browser's API, which may say 1000 and 3000 to 4999
+    only, and raises for 1003, 1007 to 1009 and 1012 (RFC 6455 7.4.1). The frame itself it writes with any code.
+    """
+    protocol: Any = sys.modules.get("daphne.ws_protocol")
+    if protocol is not None:
+        protocol.WebSocketProtocol.serverClose = _server_close
+
+
+def _server_close(self: Any, code: int | None = None) -> None:
+    self.sendCloseFrame(code=1000 if code is None else code, isReply=False)
+
+
 async def close_all(code: int = RESTARTING) -> None:
     """Close every open socket of this process, so that viewers reconnect at once and resume from their cursor."""
     open_sockets = list(live)

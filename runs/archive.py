@@ -11,6 +11,7 @@ from uuid import UUID
 
 import orjson
 import redis
+import structlog
 from django.conf import settings
 from django.db.models.functions import Now
 
@@ -20,6 +21,7 @@ from runs.events import Event
 from runs.models import EventArchive, Run
 from runs.states import TERMINAL
 
+log = structlog.get_logger(__name__)
 LEVEL = 6
 
 
@@ -71,7 +73,7 @@ def close_logs(client: "redis.Redis", ended: Sequence[tuple[UUID, int]]) -> list
         else:
             lacking.append((run_id, fence))
     if lacking:
-        lifecycle.announce(client, lifecycle.transitions_at(lacking))
+        _complete(client, lacking)
         for (run_id, fence), pairs in _read(client, lacking).items():
             if pairs and pairs[-1][0]["id"] == events.event_id(fence, 1):
                 complete[run_id] = pairs
@@ -85,8 +87,24 @@ def _read(client: "redis.Redis", ended: Sequence[tuple[UUID, int]]) -> dict[tupl
     pipe = client.pipeline(transaction=False)
     for run_id, _ in ended:
         pipe.xrange(keys.log(run_id))
-    replies = pipe.execute()
-    return {pair: events.bodies(pair[0], reply) for pair, reply in zip(ended, replies, strict=True)}
+    replies = pipe.execute(raise_on_error=False)
+    # A key that is no stream holds back no other run: its log counts as empty, and stays open.
+    return {
+        pair: [] if isinstance(reply, Exception) else events.bodies(pair[0], reply)
+        for pair, reply in zip(ended, replies, strict=True)
+    }
+
+
+def _complete(client: "redis.Redis", lacking: Sequence[tuple[UUID, int]]) -> None:
+    """Append the terminal events that logs lack: all at once, or one by one when the server refuses one of them."""
+    try:
+        lifecycle.announce(client, lifecycle.transitions_at(lacking))
+    except redis.ResponseError:
+        for pair in lacking:
+            try:
+                lifecycle.announce(client, lifecycle.transitions_at([pair]))
+            except redis.ResponseError as error:
+                log.warning("log.refused", run_id=str(pair[0]), error=str(error))
 
 
 def _store(complete: dict[UUID, list[tuple[Event, str]]]) -> None:

@@ -201,7 +201,10 @@ class StreamConsumer(AsyncWebsocketConsumer):
             case "ping":
                 await self.send(text_data='{"type":"pong"}')
             case "cancel":
-                await self.cancel()
+                try:
+                    await self.cancel()
+                except Refusal as refusal:
+                    await self.send(text_data=orjson.dumps({"type": "error", "code": refusal.code}).decode())
             case _:
                 await self.send(text_data='{"type":"error","code":"unknown_frame"}')
 

@@ -25,18 +25,24 @@ async def follow_run(run_id: UUID, cursor: str) -> AsyncGenerator[Frame | None]:
     async with hub.current().watch(run_id) as watch:
         follower = Follower(run_id, check_cursor(cursor))
         frames_seen = watch.frame_count
-        looked_at: str | None = None  # the cursor at which the kept log had nothing more
+        has_looked = False  # whether what was kept before the tail has been read to its end
         while not follower.ended:
             news = asyncio.ensure_future(watch.news())  # taken before reading: news meanwhile is not missed
             try:
-                if _must_read(watch, follower.cursor, looked_at):
+                fresh = watch.after(follower.cursor)
+                is_whole = _is_whole(follower.cursor, fresh)
+                if not has_looked or not is_whole:
                     page = await database_sync_to_async(read_events)(run_id, follower.cursor, PAGE)
                     follower.cursor, follower.ended = page.next, page.ended
-                    looked_at = page.next if len(page.events) < PAGE else None
+                    has_looked = len(page.events) < PAGE
                     for event in page.events:
                         yield event
-                    continue
-                got = follower.accept(watch.after(follower.cursor))
+                    if page.events or follower.ended or is_whole:
+                        continue
+                    # What is kept has nothing more: the tail's jump is a real gap, told with the row as it is.
+                    got = await database_sync_to_async(follower.accept)(fresh)
+                else:
+                    got = follower.accept(fresh)
                 for event in got:
                     yield event
                 for number, frame in list(watch.frames):
@@ -50,15 +56,13 @@ async def follow_run(run_id: UUID, cursor: str) -> AsyncGenerator[Frame | None]:
                 news.cancel()
 
 
-def _must_read(watch: "hub.Watch", cursor: str, looked_at: str | None) -> bool:
-    """Whether what is kept has to be read: at the start, and where the live tail does not continue at the cursor.
-
-    At most once a cursor: where the kept log has nothing more either, the tail's jump is a real gap.
-    """
-    if looked_at is None:
-        return True
-    fresh = watch.after(cursor)
-    return looked_at != cursor and bool(fresh) and not follows(cursor, *fresh[0])
+def _is_whole(cursor: str, pairs: "list[hub.Pair]") -> bool:
+    """Whether the live tail continues at the cursor, and each event of it at the one before."""
+    for event, prev in pairs:
+        if not follows(cursor, event, prev):
+            return False
+        cursor = event["id"]
+    return True
 
 
 async def _wait(news: "asyncio.Future[None]") -> bool:

@@ -18,7 +18,7 @@ from pathlib import Path
 from tests import servers
 
 ROOT = Path(__file__).resolve().parent.parent
-ON_DATABASES = ("tests/races", "tests/quotas", "tests/runs", "tests/workers")
+ON_DATABASES = ("tests/races", "tests/quotas", "tests/runs", "tests/workers", "tests/test_budget.py")
 DATABASES = ("sqlite", "postgres", "mariadb")
 NO_TESTS = 5  # pytest's exit code
 SELECTING = ("-k", "-m", "--lf", "--last-failed")

@@ -1,4 +1,4 @@
-"""The budget of a run (docs/settings of `manage.py bench`): statements, transactions and round trips of the hot path.
+"""The budget of a run: statements, transactions and round trips of the hot path, and the counting itself.
 
 The numbers are PostgreSQL's; they hold on the other databases too, where no station needs a statement more.
 """

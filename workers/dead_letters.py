@@ -20,7 +20,10 @@ from workers.errors import NoSuchDeadLetter, NotOpen, NotRequeueable
 from workers.models import DeadLetter
 from workers.stream import Entry
 
-REASONS = {ErrorClass.UNKNOWN_AGENT.value: DeadLetter.Reason.UNKNOWN_AGENT}
+REASONS = {
+    ErrorClass.UNKNOWN_AGENT.value: DeadLetter.Reason.UNKNOWN_AGENT,
+    ErrorClass.POISON.value: DeadLetter.Reason.POISON,
+}
 PAYLOAD_MAX = 4000
 
 

@@ -5,8 +5,9 @@ Order, never broken: commit in the database, then the event, then the acknowledg
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
@@ -64,19 +65,18 @@ class Deliveries:
         """Check and claim entries. Every entry comes back in one of the two lists."""
         tickets, junk = _decode(entries)
         for entry, problem in junk:
-            self._bury_entry(entry, DeadLetter.Reason.UNDECODABLE, problem)
+            with _or_left(entry):
+                self._bury_entry(entry, DeadLetter.Reason.UNDECODABLE, problem)
         claimed_at = time.monotonic()
-        claims = self._claim({ticket.run_id: ticket.fence for _, ticket in tickets})
+        claims = self._claim(_newest(tickets))
         won = {claim.run.pk: claim for claim in claims.won}
         started = self._announce([(entry, won.pop(t.run_id)) for entry, t in tickets if t.run_id in won], claimed_at)
         running = {id(one.entry) for one in started}
         # From here on nothing may raise: the claimed runs must reach their handlers. What fails is delivered again.
         for entry, ticket in tickets:
             if id(entry) not in running:
-                try:
+                with _or_left(entry):
                     self._not_claimed(entry, ticket, claims.seen.get(ticket.run_id))
-                except (DatabaseError, Refusal, redis.RedisError) as error:
-                    log.warning("entry.left_pending", entry_id=entry.id, run_id=str(ticket.run_id), error=str(error))
         return Handled(started, [entry for entry in entries if id(entry) not in running])
 
     # -- claim -----------------------------------------------------------------------------------------------------
@@ -86,9 +86,9 @@ class Deliveries:
             return Claims()
         try:
             claims = self._claim_set(wanted)
-        except DatabaseError as error:
-            if len(wanted) == 1:
-                raise
+        except Exception as error:
+            if is_connection_lost(error) or isinstance(error, Refusal):
+                raise  # it is the moment, not the data: the whole batch is tried again
             log.warning("claim.split", runs=len(wanted), error=str(error))
             parts = [self._claim_alone(run_id, fence) for run_id, fence in wanted.items()]
             claims = Claims(
@@ -97,6 +97,7 @@ class Deliveries:
                 seen={run_id: row for part in parts for run_id, row in part.seen.items()},
             )
         for run_id in claims.unheld:
+            del claims.seen[run_id]  # read again where it is decided on: it may have failed here
             rearmed = self._claim_rearmed(run_id, wanted[run_id])
             if rearmed is not None:
                 claims.won.append(rearmed)
@@ -116,8 +117,9 @@ class Deliveries:
     def _claim_alone(self, run_id: UUID, fence: int) -> Claims:
         try:
             return self._claim_set({run_id: fence})
-        except DatabaseError as error:
-            log.warning("claim.failed", run_id=str(run_id), error=str(error))
+        except Exception:
+            # Whatever it is about this run, it is delivered again, and is poison after a few times.
+            log.exception("claim.failed", run_id=str(run_id))
             return Claims()
 
     def _claim_rearmed(self, run_id: UUID, fence: int) -> Claimed | None:
@@ -235,7 +237,8 @@ class Deliveries:
 
         def fill(pipe: Any) -> None:
             for entry, row in due:
-                stream.ack(pipe, entry, row.pk)
+                # Without its slot, which was given back at once: another run may hold it by now.
+                stream.ack(pipe, replace(entry, slot=""), row.pk)
                 ready.dispatch(pipe, row)
 
         if due:
@@ -262,6 +265,15 @@ class Deliveries:
         scripts.execute(self._client, lambda pipe: stream.ack(pipe, entry, run_id))
 
 
+@contextmanager
+def _or_left(entry: Entry) -> Iterator[None]:
+    """Decide on one entry; one that cannot be decided now is delivered again, and holds up no other."""
+    try:
+        yield
+    except (DatabaseError, Refusal, redis.RedisError) as error:
+        log.warning("entry.left_pending", stream=entry.stream, entry_id=entry.id, error=str(error))
+
+
 def _decode(entries: Sequence[Entry]) -> tuple[list[tuple[Entry, Ticket]], list[tuple[Entry, str]]]:
     """Return the entries with their tickets, one entry a run first, and those that are no tickets."""
     tickets, junk = [], []
@@ -271,6 +283,14 @@ def _decode(entries: Sequence[Entry]) -> tuple[list[tuple[Entry, Ticket]], list[
         except Undecodable as error:
             junk.append((entry, f"The entry cannot be read: {error}"))
     return tickets, junk
+
+
+def _newest(tickets: Sequence[tuple[Entry, Ticket]]) -> dict[UUID, int]:
+    """Return the fence to claim each run at. Of two entries of one run the older is a leftover, wherever it stands."""
+    wanted: dict[UUID, int] = {}
+    for _, ticket in tickets:
+        wanted[ticket.run_id] = max(ticket.fence, wanted.get(ticket.run_id, 0))
+    return wanted
 
 
 def _read_again(read: Callable[[], list[Claimed]]) -> list[Claimed]:

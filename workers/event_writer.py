@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 
 import redis
 import structlog
+from django.db import DatabaseError
 from redis.exceptions import RedisError
 
 from runs import events, lifecycle
@@ -48,7 +49,7 @@ class EventWriter:
                     return
                 try:
                     await self._units.run(self._store, batch)
-                except RedisError as error:
+                except (RedisError, DatabaseError) as error:  # the database: whether a lost log is still ours
                     metrics.redis_errors.inc()
                     log.warning("events.postponed", runs=len(batch), error=str(error))
                     return

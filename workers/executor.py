@@ -46,7 +46,7 @@ class Execution:
 
     def __init__(self, spec: AgentSpec, ctx: Context, run_input: Any, *, time_limit: float, grace: float) -> None:
         self.ctx = ctx
-        self.abandoned = False
+        self.abandoned: asyncio.Task[Any] | None = None  # the handler, when it ignored its cancellation
         self.reason: Stop | None = None
         self._spec = spec
         self._input = run_input
@@ -84,7 +84,7 @@ class Execution:
         task.cancel()
         await asyncio.wait({task}, timeout=self._grace)
         if not task.done():
-            self.abandoned = True
+            self.abandoned = task
             log.warning("handler.abandoned", run_id=self.ctx.run_id, agent=self._spec.name, reason=self.reason)
             task.add_done_callback(_forget)
 

@@ -13,11 +13,10 @@ from uuid import UUID
 
 import redis
 import structlog
-from django.db import DatabaseError
+from django.db import DatabaseError, DataError, IntegrityError, NotSupportedError, ProgrammingError
 from redis.exceptions import RedisError
 
 from quotas.database import in_transaction
-from quotas.errors import Busy
 from runs import events, lifecycle, scripts
 from runs.events import Answer
 from runs.outcomes import ErrorClass, Failed
@@ -71,7 +70,7 @@ class Finaliser:
             endings = list(of_account)
             try:
                 finished = await self._units.run(end_set, self._client, endings)
-            except (DatabaseError, Busy) as error:
+            except Exception as error:  # noqa: BLE001  whatever it is, each ending is decided alone
                 metrics.database_errors.inc()
                 log.warning("finalise.split", runs=len(endings), error=str(error))
                 for ending in endings:
@@ -97,7 +96,7 @@ class Finaliser:
         while True:
             try:
                 finished = await self._units.run(end_set, self._client, [ending])
-            except (DatabaseError, Busy) as error:
+            except Exception as error:  # noqa: BLE001  an ending given up here would leave its run without one
                 metrics.database_errors.inc()
                 if _is_its_own_fault(error):
                     ending.finish = _storable(ending.finish, error)
@@ -151,8 +150,10 @@ def _announce(client: "redis.Redis", endings: Sequence[Ending], finished: Finish
 
 
 def _is_its_own_fault(error: Exception) -> bool:
-    """Whether the database refused the data, not the moment."""
-    return type(error).__name__ in {"DataError", "IntegrityError", "ProgrammingError", "NotSupportedError"}
+    """Whether the database (or its driver) refused the data, not the moment."""
+    if isinstance(error, DatabaseError):
+        return isinstance(error, DataError | IntegrityError | ProgrammingError | NotSupportedError)
+    return isinstance(error, ValueError | TypeError | OverflowError)
 
 
 def _storable(finish: Finish, error: Exception) -> Finish:

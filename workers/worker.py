@@ -9,7 +9,7 @@ import asyncio
 import datetime as dt
 import random
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID
@@ -49,6 +49,7 @@ from workers.units import Units
 
 log = structlog.get_logger(__name__)
 UNIT_THREADS = 8
+ABANDONED_MAX = 1000
 BACKOFF_MAX_SECONDS = 5.0
 WATCH_SECONDS = 0.5
 
@@ -74,7 +75,8 @@ class Worker:
         self.last_read = time.monotonic()
         self._blocking = broker.blocking_client(config.wake_wait)
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="wait")  # a blocked read must not hold up a unit
-        self._handlers = ThreadPoolExecutor(config.concurrency, thread_name_prefix="handler")
+        # More than places, on demand: an abandoned handler keeps its thread and must not keep another run waiting.
+        self._handlers = ThreadPoolExecutor(config.concurrency + ABANDONED_MAX, thread_name_prefix="handler")
         self._consumer = Consumer(
             self.client,
             name=config.consumer,
@@ -86,6 +88,7 @@ class Worker:
             extra_streams=config.extra_streams,
         )
         self._attempts: set[asyncio.Task[None]] = set()
+        self.abandoned: set[asyncio.Task[Any]] = set()  # handlers that ignored their cancellation, while they go on
         self._loop: asyncio.AbstractEventLoop | None = None
         self.keeper = LeaseKeeper(config, self.owned, beating, Listeners(self._cancel, self._lost), self.heartbeat)
 
@@ -96,13 +99,14 @@ class Worker:
         sweeper, control = Sweeper(self.config, self.client), ControlListener(self._cancel_by_id)
         for thread in (self.keeper, sweeper, control):
             thread.start()
-        helpers = [
-            asyncio.create_task(self.writer.run(), name="event writer"),
-            asyncio.create_task(self.finaliser.run(), name="finaliser"),
-            asyncio.create_task(close_ended(self.client, self.units, self.ended), name="closer"),
-            asyncio.create_task(self._watch(), name="watchdog"),
-            asyncio.create_task(self.pings.run(), name="pings"),
-        ]
+        parts: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+            "event writer": self.writer.run,
+            "finaliser": self.finaliser.run,
+            "closer": lambda: close_ended(self.client, self.units, self.ended),
+            "watchdog": self._watch,
+            "pings": self.pings.run,
+        }
+        helpers = [asyncio.create_task(_for_ever(name, part), name=name) for name, part in parts.items()]
         try:
             await self._fetch()
             await self._drain()
@@ -201,7 +205,14 @@ class Worker:
         The loop may be blocked by another run's handler for longer than a lease. Returns (entries not started, runs).
         """
         handled = self.deliveries.handle(entries)
-        return handled.free, [self._own(started) for started in handled.started]
+        owned = []
+        for started in handled.started:
+            try:
+                owned.append(self._own(started))
+            except Exception:  # a row of another version: it is left to takeover, its neighbours are not
+                log.exception("run.not_begun", run_id=str(started.claimed.run.pk))
+                handled.free.append(started.entry)
+        return handled.free, owned
 
     # -- one attempt -----------------------------------------------------------------------------------------------
     async def _attempt(self, owned: OwnedRun) -> None:
@@ -221,6 +232,7 @@ class Worker:
             # Nothing above is expected to raise; if it does, the lease lapses and takeover ends the run.
             log.exception("attempt.broke", run_id=str(owned.run_id))
         finally:
+            self._abandon(owned.execution)
             self.owned.remove(owned)
             self.places.give_back(owned.entry.place)
             self.pings.changed()
@@ -267,8 +279,12 @@ class Worker:
     def _count(self, owned: OwnedRun, outcome: Outcome, seconds: float) -> None:
         metrics.runs_ended.labels(owned.run.agent, type(outcome).__name__.lower()).inc()
         metrics.run_seconds.labels(owned.run.agent).observe(seconds)
-        if owned.execution.abandoned:
+
+    def _abandon(self, execution: Execution) -> None:
+        if execution.abandoned is not None:
             metrics.abandoned.inc()
+            self.abandoned.add(execution.abandoned)
+            execution.abandoned.add_done_callback(self.abandoned.discard)
 
     # -- told by threads: hop to the loop --------------------------------------------------------------------------
     def _stop(self, owned: OwnedRun, reason: Stop) -> None:
@@ -342,6 +358,16 @@ class Worker:
         self._handlers.shutdown(wait=False, cancel_futures=True)
         log.info("worker.stopped", worker=self.config.consumer)
         close_old_connections()
+
+
+async def _for_ever(name: str, part: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a part of the worker until cancelled. None is expected to raise; if one does, the worker goes on with it."""
+    while True:
+        try:
+            await part()
+        except Exception:
+            log.exception("part.broke", part=name)
+        await asyncio.sleep(1)
 
 
 async def _all_done(tasks: set["asyncio.Task[None]"]) -> None:

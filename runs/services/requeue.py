@@ -23,7 +23,6 @@ from runs.services.submit import (
     check_input,
     estimate_of,
     find_spec,
-    fingerprint_of,
     route_key,
     slot_of,
 )
@@ -62,7 +61,7 @@ def requeue_run(
         **{name: getattr(old, name) for name in COPIED},
     )
     new.idempotency_key = route_key("retry", idempotency_key)
-    new.idempotency_digest = fingerprint_of(old.account, new)
+    new.idempotency_digest = old.pk.hex  # what is asked for is this run again, not this input
     request = Request(
         run=new,
         estimate=estimate_of(spec, run_input),

@@ -129,7 +129,6 @@ def test_what_is_not_kept_any_more_is_said(stack, account, key):
         assert gaps
         assert gaps[-1]["data"]["before"].startswith(("2-", "3-"))
         assert "state" in gaps[-1]["data"]
-        assert viewer.closed_with == []
         assert viewer.connections == 1
     assert ids(late[0].events) == ids(late[1].events)
     page = reader(web, key, http_path)("2-5")

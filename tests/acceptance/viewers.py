@@ -1,4 +1,4 @@
-"""Clients of the event streams as their users write them: they reconnect, resume from a cursor, and keep what they got."""
+"""Viewers of the event streams as their users write them: they reconnect and resume from a cursor."""
 
 import json
 import threading

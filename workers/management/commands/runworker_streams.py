@@ -1,8 +1,13 @@
 """`manage.py runworker_streams`: run a worker until SIGTERM. Exit codes: 0 after a clean drain, 2 for bad options."""
 
 import asyncio
-from typing import Any
+import logging
+import os
+import sys
+from collections.abc import Coroutine
+from typing import Any, NoReturn
 
+import structlog
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
@@ -11,6 +16,8 @@ from workers.port import Port
 from workers.shutdown import Shutdown
 from workers.units import keep_connections
 from workers.worker import Worker
+
+log = structlog.get_logger(__name__)
 
 
 class Command(BaseCommand):
@@ -40,10 +47,13 @@ class Command(BaseCommand):
             port = Port(options["host"], config.port)
         except OSError as error:
             raise CommandError(f"Port {config.port} cannot be used: {error}", returncode=2) from error
-        asyncio.run(_main(config, port))
+        with asyncio.Runner() as runner:
+            if _run(runner.get_loop(), _main(config, port)):
+                _leave()
 
 
-async def _main(config: WorkerConfig, port: Port) -> None:
+async def _main(config: WorkerConfig, port: Port) -> bool:
+    """Run the worker to its end. Returns whether abandoned handlers are still going."""
     shutdown = Shutdown()
     shutdown.listen()
     worker = Worker(config, shutdown)
@@ -52,6 +62,27 @@ async def _main(config: WorkerConfig, port: Port) -> None:
         await worker.run(port=port.number)
     finally:
         port.stop()
+    return bool(worker.abandoned)
+
+
+def _run(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, bool]) -> bool:
+    """Run the main task. A SystemExit out of some task of a handler stops the loop, and must not end the worker."""
+    task = loop.create_task(main, name="worker")
+    while not task.done():
+        try:
+            loop.run_until_complete(task)
+        except (SystemExit, KeyboardInterrupt) as error:  # signals come by the loop's own handlers
+            log.warning("loop.left_by_a_handler", error=type(error).__name__)
+    return task.result()
+
+
+def _leave() -> NoReturn:
+    """End the process though handlers are left that do not: everything of ours is stored and signed off."""
+    log.warning("worker.left_handlers_behind")
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _words(raw: str | None) -> list[str] | None:
