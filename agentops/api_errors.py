@@ -14,7 +14,8 @@ from redis.exceptions import RedisError
 from rest_framework import exceptions
 
 from quotas.api_view import REQUEST_ID
-from quotas.errors import Refusal
+from quotas.database import is_busy
+from quotas.errors import Busy, Refusal
 from quotas.json_rules import key_path
 
 log = structlog.get_logger(__name__)
@@ -118,13 +119,24 @@ def _django(request: HttpRequest, error: Exception) -> HttpResponse:
         log.warning("api.data_refused", exc_info=error)
         return document(request, 400, "not_storable", "A value in the request cannot be stored.")
     if isinstance(error, OperationalError | InterfaceError):
-        log.warning("api.database_busy", exc_info=error)
-        return document(request, 503, "busy", "The database is busy. Nothing was changed; try again.", retry_after=1)
+        return _database(request, error)
     if isinstance(error, RedisError):
         log.warning("api.redis_unavailable", exc_info=error)
         return document(request, 503, "redis_unavailable", "Redis does not answer. Try again.", retry_after=1)
     log.error("api.unhandled", exc_info=error, path=request.path)
     return document(request, 500, "internal_error", "Something broke here. It was logged.")
+
+
+def _database(request: HttpRequest, error: OperationalError | InterfaceError) -> HttpResponse:
+    """Say what is known: a lock that was not got changed nothing; a connection that broke may have."""
+    log.warning("api.database_error", exc_info=error)
+    if isinstance(error, OperationalError) and is_busy(error):
+        return document(request, 503, Busy.code, Busy().message, retry_after=Busy.retry_after)
+    detail = (
+        "The database does not answer. Whether anything was changed is unknown: try again, with the same"
+        " Idempotency-Key where a run was submitted."
+    )
+    return document(request, 503, "database_unavailable", detail, retry_after=1)
 
 
 def _flatten(detail: Any, path: str) -> Any:

@@ -27,5 +27,5 @@ application = ProtocolTypeRouter(
     }
 )
 sockets.close_on_shutdown()
-sockets.free_close_codes()
+sockets.mend_daphne()
 http_guard.limit_daphne()

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
@@ -89,12 +89,31 @@ def database(url: str) -> dict[str, Any]:
         )
     if not name:
         raise ImproperlyConfigured(f"DATABASE_URL={parts.scheme}://… names no database.")
-    query = dict(pair.partition("=")[::2] for pair in parts.query.split("&") if pair)
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    host = query.pop("host", "")
     return {
         "ENGINE": engine,
         "NAME": name,
         "USER": unquote(parts.username or ""),
         "PASSWORD": unquote(parts.password or ""),
-        "HOST": unquote(query.get("host", "")) or parts.hostname or "",
+        "HOST": host or parts.hostname or "",
         "PORT": str(parts.port or ""),
+        "OPTIONS": _tls(parts.scheme, query),
     }
+
+
+TLS = {
+    "postgres": {"sslmode": "sslmode", "sslrootcert": "sslrootcert", "sslcert": "sslcert", "sslkey": "sslkey"},
+    "mysql": {"ssl-ca": "ssl_ca", "ssl-cert": "ssl_cert", "ssl-key": "ssl_key"},
+}
+
+
+def _tls(scheme: str, query: dict[str, str]) -> dict[str, str]:
+    """Return the driver's options for the query of a URL; refuse what would be ignored, least of all about TLS."""
+    known = TLS["postgres" if scheme in POSTGRES else "mysql"]
+    unknown = sorted(set(query) - set(known))
+    if unknown:
+        raise ImproperlyConfigured(
+            f"DATABASE_URL: the option {unknown[0]!r} is unknown; known are host, {', '.join(known)}."
+        )
+    return {known[name]: value for name, value in query.items()}

@@ -115,6 +115,7 @@ TEMPLATES = [
 
 # -- the database: the truth ------------------------------------------------------------------------
 DATABASE_URL = env.text("DATABASE_URL") or INSTANCE.get("database_url") or f"sqlite:///{DATA_DIR}/agentops.sqlite3"
+LEASE_SECONDS = env.seconds("AGENTOPS_LEASE_SECONDS", 15, least=0.5)
 LOCK_WAIT_MS = 1000  # each try waits this long for a row lock (protocol 4.5)
 STATEMENT_RETRIES = 3
 DATABASE_POOL = env.boolean("AGENTOPS_DATABASE_POOL", default=False)  # `up` turns it on for web only
@@ -132,12 +133,25 @@ def _database() -> dict[str, Any]:
             " PRAGMA journal_size_limit=27103364; PRAGMA foreign_keys=ON;",
         }
     elif entry["ENGINE"].endswith("postgresql"):
-        entry["OPTIONS"] = {"options": f"-c lock_timeout={LOCK_WAIT_MS}"}
+        patience = max(5, round(LEASE_SECONDS / 2))
+        entry["OPTIONS"] |= {
+            # A transaction that stands still (a stopped process, a forgotten console) must not hold its rows for ever.
+            "options": f"-c lock_timeout={LOCK_WAIT_MS} -c idle_in_transaction_session_timeout={patience * 4000}",
+            # A server that vanished without a word must not hold a thread for hours.
+            "connect_timeout": 5,
+            "keepalives_idle": patience,
+            "keepalives_interval": 2,
+            "keepalives_count": 3,
+            "tcp_user_timeout": patience * 1000,
+        }
         if DATABASE_POOL:
             entry["OPTIONS"]["pool"] = {"min_size": 1, "max_size": 16, "timeout": 10}
     else:
         pymysql.install_as_MySQLdb()  # the pure-Python driver, under the name Django asks for
-        entry["OPTIONS"] = {
+        entry["OPTIONS"] |= {
+            "connect_timeout": 5,
+            "read_timeout": 120,
+            "write_timeout": 30,
             "charset": "utf8mb4",
             "isolation_level": "read committed",
             "init_command": f"SET time_zone='+00:00', innodb_lock_wait_timeout={max(1, LOCK_WAIT_MS // 1000)}",
@@ -266,7 +280,6 @@ SPECTACULAR_SETTINGS = {
 AGENTOPS_PROBE_AGENTS = env.boolean("AGENTOPS_PROBE_AGENTS", default=False)
 AGENTOPS_PROBE_LOG = env.text("AGENTOPS_PROBE_LOG")
 AGENTOPS_PRICES = env.text("AGENTOPS_PRICES")
-LEASE_SECONDS = env.seconds("AGENTOPS_LEASE_SECONDS", 15, least=0.5)
 SWEEP_SECONDS = env.seconds("AGENTOPS_SWEEP_SECONDS", 2)
 WAKE_WAIT_SECONDS = env.seconds("AGENTOPS_WAKE_WAIT_SECONDS", 2)
 HEARTBEAT_SECONDS = env.seconds("AGENTOPS_HEARTBEAT_SECONDS", 10)

@@ -18,6 +18,9 @@ def known_paths_only(inner: Any) -> Any:
     """Wrap a URLRouter: it raises ValueError on a path it does not know, which daphne would log as a crash."""
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
+        if _holds_nul(scope):
+            await send({"type": "websocket.close", "code": 4400})
+            return
         try:
             await inner(scope, receive, send)
         except (ValueError, Resolver404) as error:
@@ -28,19 +31,40 @@ def known_paths_only(inner: Any) -> Any:
     return application
 
 
-def free_close_codes() -> None:
-    """Let daphne close with any code, where it is the server; repeating it does nothing.
+def mend_daphne() -> None:
+    """Correct two things of daphne, where it is the server; repeating it does nothing.
 
-    Its WebSocket library takes a server for an application of the browser's API, which may say 1000 and 3000 to 4999
-    only, and raises for 1003, 1007 to 1009 and 1012 (RFC 6455 7.4.1). The frame itself it writes with any code.
+    It closes with any code: its WebSocket library takes a server for an application of the browser's API, which may
+    say 1000 and 3000 to 4999 only, and raises for 1003, 1007 to 1009 and 1012 (RFC 6455 7.4.1). And a handshake whose
+    subprotocols, path or header names are not ASCII is answered 400, which daphne decodes, fails, and answers 500.
     """
-    protocol: Any = sys.modules.get("daphne.ws_protocol")
-    if protocol is not None:
-        protocol.WebSocketProtocol.serverClose = _server_close
+    module: Any = sys.modules.get("daphne.ws_protocol")
+    if module is None or hasattr(module.WebSocketProtocol, "agentops_mended"):
+        return
+    from autobahn.websocket.types import ConnectionDeny  # noqa: PLC0415  only under daphne
+
+    protocol = module.WebSocketProtocol
+    connect = protocol.onConnect
+
+    def on_connect(self: Any, request: Any) -> Any:
+        decoded = [request.path, request.headers.get("sec-websocket-protocol", ""), *request.headers]
+        if not all(map(str.isascii, decoded)):
+            raise ConnectionDeny(400, "the handshake is not ASCII")  # type: ignore[no-untyped-call]
+        return connect(self, request)
+
+    protocol.onConnect = on_connect
+    protocol.serverClose = _server_close
+    protocol.agentops_mended = True
 
 
 def _server_close(self: Any, code: int | None = None) -> None:
     self.sendCloseFrame(code=1000 if code is None else code, isReply=False)
+
+
+def _holds_nul(scope: Any) -> bool:
+    """Whether path, query or cookie carry a NUL, raw or escaped: no page's do, and PostgreSQL takes none in a text."""
+    cookie = b"".join(value for name, value in scope.get("headers", []) if name == b"cookie")
+    return "\0" in scope.get("path", "") or b"%00" in scope.get("query_string", b"") or b"\\000" in cookie
 
 
 async def close_all(code: int = RESTARTING) -> None:

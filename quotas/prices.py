@@ -21,7 +21,7 @@ from quotas.errors import InvalidCost, UnknownPrice
 from quotas.models import AMOUNT_MAX, Price, PriceBook
 
 MILLION = 1_000_000
-CACHE_SECONDS = 5.0
+CACHE_SECONDS = 15.0  # a worker's beat refreshes it every five
 
 # Micro-units for a million tokens: {model: {kind: amount}}. The embedded model's price is above 0 on purpose: the
 # whole money path is exercised by the first run. Hosted prices are starting points; `set_price` is the truth.
@@ -55,9 +55,9 @@ class PriceTable:
 
     @classmethod
     def current(cls) -> "PriceTable":
-        """Return the table in force, at most five seconds old; older only while the database is away.
+        """Return the table in force, at most fifteen seconds old; older only while the database is away.
 
-        May be called in an event loop, where handlers report their usage: it waits for one look-up every five seconds.
+        May be called in an event loop, where handlers report their usage: it waits for a look-up now and then.
         """
         with cls._lock:
             cached = cls._cached
@@ -68,10 +68,17 @@ class PriceTable:
         except DatabaseError:
             if cached is None:
                 raise
-            return cached[1]
+            table = cached[1]  # for another while: an event loop must not wait for an absent database at every call
         with cls._lock:
             cls._cached = (time.monotonic(), table)
         return table
+
+    @classmethod
+    def refresh(cls) -> None:
+        """Read the table now. Called by a worker's beat, so that its event loop finds a fresh one."""
+        table = cls._load()
+        with cls._lock:
+            cls._cached = (time.monotonic(), table)
 
     @classmethod
     def forget(cls) -> None:

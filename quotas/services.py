@@ -5,19 +5,17 @@ table: one settlement of sixteen runs costs what one of one run costs.
 """
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from django.db import transaction
-from django.db.models import Case, Q, Sum, Value, When
+from django.db.models import Case, Q, Value, When
 from django.db.models.functions import Now
 
-from quotas import audit
 from quotas.database import database_time, later
-from quotas.errors import InvalidChange, QuotaExceeded, TooManyInFlight
-from quotas.models import AMOUNT_MAX, Account, Hold, LedgerEntry
+from quotas.errors import QuotaExceeded, TooManyInFlight
+from quotas.models import Account, Hold, LedgerEntry
 from quotas.periods import period_end, period_key
 
 SETTLED, RELEASED = Hold.State.SETTLED, Hold.State.RELEASED
@@ -55,9 +53,9 @@ def _store(account: Account) -> None:
     )
 
 
-def check_in_flight(account: Account, *, exempt: bool = False) -> None:
+def check_in_flight(account: Account) -> None:
     """Raise TooManyInFlight when the locked account has no place for another run."""
-    if not exempt and account.in_flight >= account.max_in_flight:
+    if account.in_flight >= account.max_in_flight:
         raise TooManyInFlight(account=account.name, in_flight=account.in_flight, limit=account.max_in_flight)
 
 
@@ -217,30 +215,3 @@ def _settle_entry(account: Account, bill: Bill, *, overdraft: bool) -> LedgerEnt
         overdraft=overdraft,
         price_book_id=bill.price_book,
     )
-
-
-def figures_from_rows(account: Account) -> Mapping[str, int]:
-    """Return `held` and `in_flight` recomputed from the holds: what the cached counters must equal."""
-    held = Hold.objects.filter(account=account, state=Hold.State.ACTIVE).aggregate(s=Sum("amount"))["s"]
-    open_holds = Hold.objects.filter(account=account, state__in=(Hold.State.ACTIVE, Hold.State.EXPIRED)).count()
-    return {"held": held or 0, "in_flight": open_holds}
-
-
-@transaction.atomic
-def set_limit(*, account_id: int, limit: int, actor: str, reason: str) -> Account:
-    """Change an account's limit, audited."""
-    if not 0 <= limit <= AMOUNT_MAX:
-        raise InvalidChange(problem="the limit must be from 0 to 2^53 micro-units")
-    account = lock_account(account_id)
-    Account.objects.filter(pk=account.pk).update(limit=limit)
-    audit.record(
-        actor=actor,
-        action="account.limit",
-        target_type="account",
-        target_id=account.name,
-        before={"limit": account.limit},
-        after={"limit": limit},
-        reason=reason,
-    )
-    account.limit = limit
-    return account

@@ -18,7 +18,8 @@ import structlog
 from channels.db import database_sync_to_async
 from channels.exceptions import StopConsumer
 from channels.generic.websocket import AsyncWebsocketConsumer
-from django.db import DatabaseError
+from django.db import DatabaseError, Error
+from redis.exceptions import RedisError
 
 from quotas.access import Caller, caller_for_key, caller_for_user
 from quotas.errors import Refusal
@@ -97,6 +98,10 @@ class StreamConsumer(AsyncWebsocketConsumer):
             # Accepted first: a browser cannot tell the reasons of a refused handshake apart.
             await self._accept(offered)
             await self.close(code=4401 if refusal.status in {401, 403} else 4404)
+        except (Error, RedisError) as error:
+            log.warning("socket.postponed", error=str(error))
+            await self._accept(offered)
+            await self.close(code=1013)  # try again later
         else:
             await self._accept(offered)
             live.add(self)

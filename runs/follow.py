@@ -5,6 +5,7 @@ One generator serves both transports; SSE and WebSocket differ only in how they 
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 from uuid import UUID
 
@@ -99,11 +100,13 @@ async def follow_session(account_id: int, session: str, cursor: str) -> AsyncGen
                 continue
             if run.session_number != named:
                 event_cursor = ""  # the run the cursor named is not kept any more
-            async for frame in follow_run(run.pk, event_cursor):
-                if frame is not None and frame.get("id"):
-                    yield {**frame, "cursor": f"{run.session_number}/{frame['id']}"}
-                else:
-                    yield frame
+            # Closed with this generator, not when it is collected: the hub counts its viewers.
+            async with aclosing(follow_run(run.pk, event_cursor)) as frames:
+                async for frame in frames:
+                    if frame is not None and frame.get("id"):
+                        yield {**frame, "cursor": f"{run.session_number}/{frame['id']}"}
+                    else:
+                        yield frame
             number, event_cursor = run.session_number, ""
 
 

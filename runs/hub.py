@@ -186,8 +186,8 @@ class Hub:
             dirty, self._dirty = self._dirty, set()
             try:
                 await self._read_runs([self._watches[i] for i in dirty if i in self._watches])
-            except (RedisError, OSError) as error:
-                log.warning("hub.read_failed", error=str(error))
+            except Exception as error:  # noqa: BLE001  an odd entry in one log must not end the reader of all
+                log.warning("hub.read_failed", error=repr(error)[:300])
                 self._dirty |= dirty
                 await asyncio.sleep(0.5)
                 self._work.set()

@@ -1,6 +1,5 @@
 """The producing side of the ready streams: wire format and dispatch (protocol 4.6, 5). Workers consume them."""
 
-import datetime as dt
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,8 +95,3 @@ def depths(client: "redis.Redis", queue: str) -> dict[str, dict[str, int]]:
         in_flight = 0 if isinstance(pending, Exception) else int(pending["pending"])
         result[priority] = {"length": int(length), "pending": in_flight, "oldest_ms": waiting_since}
     return result
-
-
-def entry_time(entry_id: str) -> dt.datetime:
-    """Return when Redis made an entry, in UTC."""
-    return dt.datetime.fromtimestamp(int(entry_id.split("-")[0]) / 1000, tz=dt.UTC)

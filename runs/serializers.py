@@ -9,11 +9,11 @@ from rest_framework import serializers
 from quotas.json_rules import key_path
 from quotas.models import Priority
 from runs.models import Run, StoredFile
+from runs.services.submit import TIME_LIMIT_MAX
 from runs.states import RunState
 
 METADATA_BYTES = 16 * 1024
 TAGS_MAX, TAG_MAX = 20, 60
-TIME_LIMIT_MAX = 7 * 24 * 3600.0
 
 
 class Text(serializers.CharField):

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from uuid import UUID
 
 import orjson
-from asgiref.sync import sync_to_async
+from channels.db import database_sync_to_async
 from django.http import HttpRequest, HttpResponseBase, JsonResponse, StreamingHttpResponse
 from django.views.decorators.csrf import csrf_exempt
 
@@ -48,7 +48,7 @@ async def session_events(request: HttpRequest, key: str) -> HttpResponseBase:
     follow.split_session_cursor(cursor)
     if _wants_json(request):
         limit = _number(request, "limit", reader.PAGE, 1, 1000)
-        read = sync_to_async(follow.read_session, thread_sensitive=False)
+        read = database_sync_to_async(follow.read_session, thread_sensitive=False)
         return JsonResponse(await read(caller.account.pk, key, cursor, limit))
     return _stream(follow.follow_session(caller.account.pk, key, cursor), ends=False)
 
@@ -57,7 +57,7 @@ async def _caller(request: HttpRequest) -> Caller:
     """Return who asks. What this raises, the middleware answers as a problem document."""
     if request.method not in {"GET", "HEAD"}:
         raise OnlyGet
-    caller = await sync_to_async(caller_of, thread_sensitive=False)(request)
+    caller = await database_sync_to_async(caller_of, thread_sensitive=False)(request)
     if not caller.may("read"):
         raise ScopeMissing(needed="read")
     return caller
@@ -65,7 +65,7 @@ async def _caller(request: HttpRequest) -> Caller:
 
 async def _find(request: HttpRequest, run_id: UUID) -> Run:
     caller = await _caller(request)
-    return await sync_to_async(get_run, thread_sensitive=False)(run_id, caller.account)
+    return await database_sync_to_async(get_run, thread_sensitive=False)(run_id, caller.account)
 
 
 def _cursor(request: HttpRequest) -> str:
@@ -90,7 +90,7 @@ def _number(request: HttpRequest, name: str, default: float, least: float, most:
 async def _page(request: HttpRequest, run_id: UUID, cursor: str) -> JsonResponse:
     limit = _number(request, "limit", reader.PAGE, 1, 1000)
     wait = _number(request, "wait", 0, 0, WAIT_MAX)
-    read = sync_to_async(reader.read_events, thread_sensitive=False)
+    read = database_sync_to_async(reader.read_events, thread_sensitive=False)
     page = await read(run_id, cursor, limit)
     if wait and not page.events and not page.ended:
         await _until_news(run_id, cursor, wait)

@@ -33,11 +33,12 @@ class Move:
     data: dict[str, Any] = field(default_factory=dict)
     prev: str = ""
     changes: dict[str, Any] = field(default_factory=dict)
+    above: int = 0
 
     @property
     def fence(self) -> int:
-        """The fence after the move."""
-        return self.run.fence + 1
+        """The fence after the move: one more, or one above `above` where a log is ahead of its row."""
+        return max(self.run.fence, self.above) + 1
 
 
 def lock_runs(run_ids: Iterable[UUID], *, bulky: bool = False) -> list[Run]:

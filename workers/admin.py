@@ -43,7 +43,7 @@ class StateFilter(admin.SimpleListFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[DeadLetter]) -> QuerySet[DeadLetter]:  # noqa: ARG002
         state = self.value()
         if state == DeadLetter.State.OPEN:
-            return dead_letters.open_only(queryset)
+            return dead_letters.in_state(queryset, DeadLetter.State.OPEN)
         if state == DeadLetter.State.REQUEUED:
             elsewhere = Q(state=DeadLetter.State.OPEN, run__retried_by__isnull=False)
             return queryset.filter(Q(state=state) | elsewhere)

@@ -1,17 +1,14 @@
 """Dead letters, queues and workers over HTTP. All of it needs the scope admin."""
 
-from django.db.models import Q, QuerySet
 from django.urls import reverse
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from quotas.api_view import ApiView
-from quotas.models import Account
 from quotas.openapi import AFTER, LIMIT, problems
 from runs.api import shown
 from workers import dead_letters
-from workers.errors import NoSuchDeadLetter
 from workers.models import DeadLetter
 from workers.selectors import list_workers, queue_status
 from workers.serializers import (
@@ -24,21 +21,7 @@ from workers.serializers import (
     WorkerPage,
 )
 
-BIGGEST_ID = 2**63 - 1
 STATES = DeadLetter.State.values
-
-
-def letters_of(account: Account) -> QuerySet[DeadLetter]:
-    """Return the account's dead letters, newest first. Letters without a run belong to nobody: pages show them."""
-    return DeadLetter.objects.select_related("run").filter(run__account=account).order_by("-id")
-
-
-def in_state(rows: QuerySet[DeadLetter], state: str) -> QuerySet[DeadLetter]:
-    """Narrow by state; a letter whose run was requeued counts as requeued, whoever did it (protocol 9)."""
-    requeued = Q(run__retried_by__isnull=False)
-    if state == DeadLetter.State.REQUEUED:
-        return rows.filter(requeued | Q(state=state))
-    return rows.filter(state=state).exclude(requeued)
 
 
 class DeadLettersView(ApiView):
@@ -56,9 +39,9 @@ class DeadLettersView(ApiView):
     def get(self, request: Request) -> Response:  # noqa: ARG002
         """List dead letters, newest first."""
         limit, state, after = self.limit, self.choice("state", STATES), self.after_number
-        rows = letters_of(self.caller.account)
+        rows = dead_letters.visible(self.caller.account)
         if state is not None:
-            rows = in_state(rows, state)
+            rows = dead_letters.in_state(rows, state)
         if after is not None:
             rows = rows.filter(id__lt=after)
         page = list(rows[: limit + 1])
@@ -78,15 +61,7 @@ class DeadLetterView(ApiView):
     )
     def get(self, request: Request, letter_id: int) -> Response:  # noqa: ARG002
         """Return the dead letter with the stream entry it came from."""
-        return Response(DeadLetterOut(find_letter(self.caller.account, letter_id)).data)
-
-
-def find_letter(account: Account, letter_id: int) -> DeadLetter:
-    """Return the account's dead letter; raises NoSuchDeadLetter."""
-    row = letters_of(account).filter(pk=letter_id).first() if letter_id <= BIGGEST_ID else None
-    if row is None:
-        raise NoSuchDeadLetter(dead_letter=letter_id)
-    return row
+        return Response(DeadLetterOut(dead_letters.get_dead_letter(letter_id, self.caller.account)).data)
 
 
 class RequeueView(ApiView):
@@ -104,9 +79,8 @@ class RequeueView(ApiView):
         """Make a new run of the dead one, with a new hold."""
         reason = self.body(RequeueIn).get("reason", "")
         caller = self.caller
-        letter = find_letter(caller.account, letter_id)
         run = dead_letters.requeue(
-            dead_letter_id=letter.pk,
+            dead_letter_id=letter_id,
             actor=caller.actor,
             reason=reason,
             account=caller.account,
@@ -131,9 +105,8 @@ class DiscardView(ApiView):
         """Mark the dead letter as discarded, with the reason."""
         reason = self.body(DiscardIn)["reason"]
         caller = self.caller
-        letter = find_letter(caller.account, letter_id)
         row = dead_letters.discard(
-            dead_letter_id=letter.pk,
+            dead_letter_id=letter_id,
             actor=caller.actor,
             reason=reason,
             account=caller.account,

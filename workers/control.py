@@ -47,7 +47,7 @@ class ControlListener(threading.Thread):
         try:
             message = orjson.loads(data)
             run_id = UUID(message["cancel"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             log.warning("control.unknown_message")
             return
         self._on_cancel(run_id)

@@ -25,6 +25,8 @@ REASONS = {
     ErrorClass.POISON.value: DeadLetter.Reason.POISON,
 }
 PAYLOAD_MAX = 4000
+ID_MAX = 2**63 - 1
+OPEN = DeadLetter.State.OPEN
 
 
 def bury(failed: Sequence[Run]) -> None:
@@ -79,9 +81,14 @@ def visible(account: Account | None = None) -> QuerySet[DeadLetter]:
     return rows if account is None else rows.filter(run__account=account)
 
 
-def open_only(rows: QuerySet[DeadLetter]) -> QuerySet[DeadLetter]:
-    """Return those nobody has dealt with: open, and their run was not requeued past them."""
-    return rows.filter(Q(run=None) | Q(run__retried_by=None), state=DeadLetter.State.OPEN)
+def in_state(rows: QuerySet[DeadLetter], state: str) -> QuerySet[DeadLetter]:
+    """Narrow by the state that is shown: an open letter whose run was requeued is requeued, whoever did it."""
+    past = Q(state=DeadLetter.State.OPEN, run__retried_by__isnull=False)
+    if state == DeadLetter.State.REQUEUED:
+        return rows.filter(past | Q(state=state))
+    return (
+        rows.filter(Q(run=None) | Q(run__retried_by=None), state=state) if state == OPEN else rows.filter(state=state)
+    )
 
 
 def state_of(letter: DeadLetter) -> str:
@@ -93,7 +100,7 @@ def state_of(letter: DeadLetter) -> str:
 
 def get_dead_letter(dead_letter_id: int, account: Account | None = None) -> DeadLetter:
     """Return a dead letter seen from an account; raises NoSuchDeadLetter, also for another account's."""
-    row = visible(account).filter(pk=dead_letter_id).first()
+    row = visible(account).filter(pk=dead_letter_id).first() if 0 < dead_letter_id <= ID_MAX else None
     if row is None:
         raise NoSuchDeadLetter(dead_letter=dead_letter_id)
     return row

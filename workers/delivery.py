@@ -3,7 +3,6 @@
 Order, never broken: commit in the database, then the event, then the acknowledgement, then the place (protocol 9).
 """
 
-import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,9 +12,9 @@ from uuid import UUID
 
 import redis
 import structlog
-from django.db import DatabaseError, connection
+from django.db import DatabaseError
 
-from quotas.database import in_transaction, is_connection_lost, later
+from quotas.database import in_transaction, later
 from quotas.errors import Refusal
 from runs import archive, events, lifecycle, ready, scripts
 from runs.events import Answer
@@ -24,9 +23,10 @@ from runs.outcomes import ErrorClass, Failed
 from runs.ready import Ticket, Undecodable
 from runs.services import claims as claiming
 from runs.services import hand_back
-from runs.services.claims import Claimed, Claims, Owner, Refused
+from runs.services.claims import Claimed, Claims, Refused
 from runs.states import TERMINAL, RunState
 from workers import dead_letters, metrics, stream
+from workers.claimer import Batch, Claimer
 from workers.config import WorkerConfig
 from workers.models import DeadLetter
 from workers.stream import Entry
@@ -59,83 +59,35 @@ class Deliveries:
     def __init__(self, config: WorkerConfig, client: "redis.Redis") -> None:
         self._config = config
         self._client = client
+        self._claimer = Claimer(config, client)
         self._waiting: list[tuple[float, Entry, Run]] = []  # of unknown agents, until they are put back
 
-    def handle(self, entries: Sequence[Entry]) -> Handled:
-        """Check and claim entries. Every entry comes back in one of the two lists."""
+    def handle(
+        self, entries: Sequence[Entry], batch: Batch | None = None, begin: Callable[[Started], None] | None = None
+    ) -> Handled:
+        """Check and claim entries. Every entry comes back in one of the two lists.
+
+        Raises DatabaseError while the database is away: call again with the same batch. `begin` is told of every
+        started run at once, so that its lease is renewed while the other entries are decided on.
+        """
+        batch = batch or Batch()
         tickets, junk = _decode(entries)
         for entry, problem in junk:
             with _or_left(entry):
                 self._bury_entry(entry, DeadLetter.Reason.UNDECODABLE, problem)
-        claimed_at = time.monotonic()
-        claims = self._claim(_newest(tickets))
-        won = {claim.run.pk: claim for claim in claims.won}
-        started = self._announce([(entry, won.pop(t.run_id)) for entry, t in tickets if t.run_id in won], claimed_at)
-        running = {id(one.entry) for one in started}
+        wanted = _newest(tickets)
+        claims = self._claimer.claim(wanted, batch)
+        started = self._announce(_pairs(tickets, wanted, claims), batch.claimed_at)
         # From here on nothing may raise: the claimed runs must reach their handlers. What fails is delivered again.
+        for one in started:
+            if begin is not None:
+                begin(one)
+        running = {id(one.entry) for one in started}
         for entry, ticket in tickets:
             if id(entry) not in running:
                 with _or_left(entry):
                     self._not_claimed(entry, ticket, claims.seen.get(ticket.run_id))
         return Handled(started, [entry for entry in entries if id(entry) not in running])
-
-    # -- claim -----------------------------------------------------------------------------------------------------
-    def _claim(self, wanted: dict[UUID, int]) -> Claims:
-        """Claim as one set; after an error of the set, one by one, so that no run holds back another."""
-        if not wanted:
-            return Claims()
-        try:
-            claims = self._claim_set(wanted)
-        except Exception as error:
-            if is_connection_lost(error) or isinstance(error, Refusal):
-                raise  # it is the moment, not the data: the whole batch is tried again
-            log.warning("claim.split", runs=len(wanted), error=str(error))
-            parts = [self._claim_alone(run_id, fence) for run_id, fence in wanted.items()]
-            claims = Claims(
-                won=[claim for part in parts for claim in part.won],
-                unheld=[run_id for part in parts for run_id in part.unheld],
-                seen={run_id: row for part in parts for run_id, row in part.seen.items()},
-            )
-        for run_id in claims.unheld:
-            del claims.seen[run_id]  # read again where it is decided on: it may have failed here
-            rearmed = self._claim_rearmed(run_id, wanted[run_id])
-            if rearmed is not None:
-                claims.won.append(rearmed)
-        return claims
-
-    def _claim_set(self, wanted: dict[UUID, int]) -> Claims:
-        owner = Owner(self._config.consumer, secrets.token_hex(16), self._config.lease)
-        try:
-            return in_transaction(lambda: claiming.start_attempts(wanted, owner, self._config.agents))
-        except DatabaseError as error:
-            if not is_connection_lost(error):
-                raise
-            # The answer to COMMIT was lost: what carries our token is ours (protocol 1.8).
-            won = _read_again(lambda: claiming.claimed_by(owner.token))
-            return Claims(won=won, seen={claim.run.pk: claim.run for claim in won})
-
-    def _claim_alone(self, run_id: UUID, fence: int) -> Claims:
-        try:
-            return self._claim_set({run_id: fence})
-        except Exception:
-            # Whatever it is about this run, it is delivered again, and is poison after a few times.
-            log.exception("claim.failed", run_id=str(run_id))
-            return Claims()
-
-    def _claim_rearmed(self, run_id: UUID, fence: int) -> Claimed | None:
-        owner = Owner(self._config.consumer, secrets.token_hex(16), self._config.lease)
-
-        def work() -> Claimed | Refused | None:
-            result = claiming.start_attempt_rearmed(run_id, fence, owner)
-            if isinstance(result, Refused):
-                dead_letters.bury([result.run])
-            return result
-
-        result = in_transaction(work)
-        if isinstance(result, Refused):
-            lifecycle.announce(self._client, [result.transition])
-            return None
-        return result
 
     # -- announce --------------------------------------------------------------------------------------------------
     def _announce(self, pairs: Sequence[tuple[Entry, Claimed]], claimed_at: float) -> list[Started]:
@@ -147,16 +99,18 @@ class Deliveries:
             answers = events.append_all(self._client, appends)
         except redis.RedisError as error:
             log.warning("started.not_stored", runs=len(pairs), error=str(error))
-            self._hand_back([(e, c, "run.started could not be stored") for e, c in pairs])
+            self._hand_back([(e, c, "run.started could not be stored", 0) for e, c in pairs])
             return []
-        started, back = [], []
+        started: list[Started] = []
+        back: list[tuple[Entry, Claimed, str, int]] = []
         for (entry, claimed), (answer, last) in zip(pairs, answers, strict=True):
             if answer in {Answer.GAP, Answer.NOKEY}:
                 answer = self._repaired(claimed, last)  # noqa: PLW2901  the final answer
             if answer is not Answer.OK:
-                back.append((entry, claimed, "run.started could not be stored"))
+                # FENCED although the row is ours: the database lost commits that the log remembers (6.6).
+                back.append((entry, claimed, "run.started could not be stored", events.split_id(last)[0]))
             elif time.monotonic() - claimed_at > self._config.lease / 2:
-                back.append((entry, claimed, "the claim took longer than half a lease"))
+                back.append((entry, claimed, "the claim took longer than half a lease", 0))
             else:
                 started.append(Started(entry, claimed, claimed_at))
         self._hand_back(back)
@@ -174,25 +128,25 @@ class Deliveries:
             log.warning("log.not_repaired", run_id=str(claimed.run.pk), error=str(error))
             return Answer.NOKEY
 
-    def _hand_back(self, back: Sequence[tuple[Entry, Claimed, str]]) -> None:
-        for entry, claimed, reason in back:
+    def _hand_back(self, back: Sequence[tuple[Entry, Claimed, str, int]]) -> None:
+        for entry, claimed, reason, log_fence in back:
             try:
-                self._hand_back_one(entry, claimed, reason)
+                self._hand_back_one(entry, claimed, reason, log_fence)
             except (DatabaseError, Refusal, redis.RedisError) as error:
                 log.warning("hand_back.postponed", run_id=str(claimed.run.pk), error=str(error))
 
-    def _hand_back_one(self, entry: Entry, claimed: Claimed, reason: str) -> None:
-        run = claimed.run
-        row = in_transaction(
-            lambda: hand_back(run.pk, run.fence, claimed.token, actor=self._config.consumer, reason=reason)
-        )
-        if row is None:
+    def _hand_back_one(self, entry: Entry, claimed: Claimed, reason: str, log_fence: int) -> None:
+        left = in_transaction(lambda: hand_back(claimed, actor=self._config.consumer, reason=reason, above=log_fence))
+        if left is None:
             return
-        run.fence = row.fence
+        run, row = left
 
         def fill(pipe: Any) -> None:
             events.call(pipe, lifecycle.append_of(row))
-            stream.hand_over(pipe, run, entry.slot)
+            if run.is_terminal:  # it was marked for cancel meanwhile
+                stream.ack(pipe, entry, run.pk)
+            else:
+                stream.hand_over(pipe, run, entry.slot)
 
         scripts.execute(self._client, fill)
 
@@ -209,8 +163,10 @@ class Deliveries:
             self._ack_unless_named(entry, row)
         elif row.state != RunState.QUEUED or row.fence != ticket.fence:
             self._ack(entry, row.pk)
+        elif ticket.version > ready.MESSAGE_VERSION:
+            self._put_back(entry, row, f"No worker understood message version {ticket.version}")
         elif row.agent not in self._config.agents:
-            self._unknown_agent(entry, row)
+            self._put_back(entry, row, f"No worker knew the agent {row.agent}")
         elif entry.deliveries > DELIVERIES_MAX:
             message = f"Delivered {entry.deliveries} times without a claim that held."
             self._fail(entry, row, Failed(ErrorClass.POISON, "Poison", message))
@@ -220,11 +176,11 @@ class Deliveries:
         if ready.named_entry(self._client, row) != (entry.stream, entry.id):
             self._ack(entry, None)
 
-    def _unknown_agent(self, entry: Entry, row: Run) -> None:
-        """Keep the entry for a worker that knows the agent; at the queue-wait limit the run fails."""
+    def _put_back(self, entry: Entry, row: Run, problem: str) -> None:
+        """Keep the entry for a worker that can run it; at the queue-wait limit the run fails."""
         overdue = Run.objects.filter(pk=row.pk, queued_at__lt=later(-row.queue_wait_seconds)).exists()
         if overdue:
-            message = f"No worker knew the agent {row.agent} within {row.queue_wait_seconds:g} s."
+            message = f"{problem} within {row.queue_wait_seconds:g} s."
             self._fail(entry, row, Failed(ErrorClass.UNKNOWN_AGENT, "UnknownAgent", message))
         else:
             self._waiting.append((time.monotonic() + PUT_BACK_SECONDS, entry, row))
@@ -270,8 +226,8 @@ def _or_left(entry: Entry) -> Iterator[None]:
     """Decide on one entry; one that cannot be decided now is delivered again, and holds up no other."""
     try:
         yield
-    except (DatabaseError, Refusal, redis.RedisError) as error:
-        log.warning("entry.left_pending", stream=entry.stream, entry_id=entry.id, error=str(error))
+    except Exception as error:  # noqa: BLE001  whatever is wrong with it, or with what Redis says of it
+        log.warning("entry.left_pending", stream=entry.stream, entry_id=entry.id, error=repr(error)[:300])
 
 
 def _decode(entries: Sequence[Entry]) -> tuple[list[tuple[Entry, Ticket]], list[tuple[Entry, str]]]:
@@ -286,14 +242,24 @@ def _decode(entries: Sequence[Entry]) -> tuple[list[tuple[Entry, Ticket]], list[
 
 
 def _newest(tickets: Sequence[tuple[Entry, Ticket]]) -> dict[UUID, int]:
-    """Return the fence to claim each run at. Of two entries of one run the older is a leftover, wherever it stands."""
+    """Return the fence to claim each run at. Of two entries of one run the older is a leftover, wherever it stands.
+
+    A message of a later version is not claimed: what it means is for a later worker.
+    """
     wanted: dict[UUID, int] = {}
     for _, ticket in tickets:
-        wanted[ticket.run_id] = max(ticket.fence, wanted.get(ticket.run_id, 0))
+        if ticket.version <= ready.MESSAGE_VERSION:
+            wanted[ticket.run_id] = max(ticket.fence, wanted.get(ticket.run_id, 0))
     return wanted
 
 
-def _read_again(read: Callable[[], list[Claimed]]) -> list[Claimed]:
-    """Read after a lost connection: the next statement opens a new one."""
-    connection.close()
-    return read()
+def _pairs(
+    tickets: Sequence[tuple[Entry, Ticket]], wanted: dict[UUID, int], claims: Claims
+) -> list[tuple[Entry, Claimed]]:
+    """Pair every claim with the entry it was made for: the one of the claimed fence."""
+    won = {claim.run.pk: claim for claim in claims.won}
+    return [
+        (entry, won.pop(ticket.run_id))
+        for entry, ticket in tickets
+        if ticket.run_id in won and ticket.fence == wanted.get(ticket.run_id)
+    ]

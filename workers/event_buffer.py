@@ -36,18 +36,12 @@ class EventBuffer:
         self._count = 0
         self._lock = threading.RLock()
         self.closed = False
-        self.last_at = time.monotonic()
 
     @property
     def last_seq(self) -> int:
         """The number of the last event numbered so far; 1 when there was none."""
         with self._lock:
             return self._next - 1
-
-    @property
-    def size(self) -> int:
-        with self._lock:
-            return len(self._lines)
 
     def emit(self, kind: str, data: dict[str, Any]) -> None:
         """Number an event. After the attempt was stopped or fenced it is dropped."""
@@ -77,10 +71,11 @@ class EventBuffer:
     def _number(self, kind: str, data: dict[str, Any]) -> None:
         body = events.encode(clean_text(kind)[:60], clean_json(data), timezone.now() + self._clock_offset)
         self._lines.append(Line(events.event_id(self.fence, self._next), body))
+        if len(self._lines) > settings.EVENT_CAP:
+            self._lines.popleft()  # Redis is away: the log would not keep it either, and readers see the jump
         self._next += 1
         self._bytes += len(body)
         self._count += 1
-        self.last_at = time.monotonic()
 
     def take(self, *, everything: bool = False) -> list[Line]:
         """Return the lines to store next; they stay in the buffer until `stored`. Young deltas wait for company."""

@@ -159,7 +159,7 @@ def _misfit(validator: Draft202012Validator, value: Any) -> str | None:
 def _failure(error: BaseException) -> Failed:
     match error:
         case Fatal():
-            error_class = error.error_class
+            error_class = _class_of(error)
         case UnknownPrice():
             error_class = ErrorClass.UNKNOWN_PRICE
         case _:
@@ -170,6 +170,14 @@ def _failure(error: BaseException) -> Failed:
         cut(clean_text(_message_of(error)), MESSAGE_MAX),
         cut(clean_text(_traceback_of(error)), TRACEBACK_MAX),
     )
+
+
+def _class_of(error: Fatal) -> ErrorClass:
+    """Return the class an author gave, in whatever way they gave it (a subclass may not call ours)."""
+    try:
+        return ErrorClass(getattr(error, "error_class", ErrorClass.AGENT_BUG))
+    except ValueError:
+        return ErrorClass.AGENT_BUG
 
 
 def _message_of(error: BaseException) -> str:

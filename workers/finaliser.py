@@ -13,14 +13,15 @@ from uuid import UUID
 
 import redis
 import structlog
-from django.db import DatabaseError, DataError, IntegrityError, NotSupportedError, ProgrammingError
+from django.db import DatabaseError, InterfaceError, OperationalError
 from redis.exceptions import RedisError
 
 from quotas.database import in_transaction
+from quotas.errors import Busy
 from runs import events, lifecycle, scripts
 from runs.events import Answer
 from runs.outcomes import ErrorClass, Failed
-from runs.services.attempts import Finish, Finished, finish_attempts
+from runs.services.attempts import Finish, Finished, finish_attempts, recognise
 from runs.text import clean_json
 from workers import dead_letters, metrics, stream
 from workers.stream import Entry
@@ -120,6 +121,8 @@ def end_set(client: "redis.Redis", endings: Sequence[Ending]) -> Finished:
         return finished
 
     finished = in_transaction(work)
+    if finished.lost:
+        finished = recognise(finished, [ending.finish for ending in endings])
     _announce(client, endings, finished)
     return finished
 
@@ -150,10 +153,8 @@ def _announce(client: "redis.Redis", endings: Sequence[Ending], finished: Finish
 
 
 def _is_its_own_fault(error: Exception) -> bool:
-    """Whether the database (or its driver) refused the data, not the moment."""
-    if isinstance(error, DatabaseError):
-        return isinstance(error, DataError | IntegrityError | ProgrammingError | NotSupportedError)
-    return isinstance(error, ValueError | TypeError | OverflowError)
+    """Whether it is the data, not the moment: everything but a busy, lost or absent store."""
+    return not (isinstance(error, Busy | OperationalError | InterfaceError | RedisError))
 
 
 def _storable(finish: Finish, error: Exception) -> Finish:

@@ -18,6 +18,7 @@ from django.db.models import Q
 from redis.exceptions import RedisError
 
 from quotas.database import can_skip_locked, later
+from quotas.prices import PriceTable
 from runs import keys
 from runs.models import Run
 from runs.services.attempts import update_attempts
@@ -59,7 +60,10 @@ class LeaseKeeper(threading.Thread):
             due = time.monotonic() + self._config.beat  # from its start: what the beat itself takes is not added
             try:
                 self.beat_once()
+                PriceTable.refresh()
                 self._heartbeat.beat_if_due(running=len(self._owned.all()))
+            except DatabaseError as error:
+                log.warning("beat.postponed", worker=self._config.consumer, error=str(error))
             except Exception:
                 log.exception("beat.failed", worker=self._config.consumer)
         connection.close()
@@ -141,12 +145,14 @@ def _renew(held: Sequence[OwnedRun], lease: float) -> tuple[dict[UUID, Any], set
             .values_list("pk", "cancel_requested_at")
         )
         Run.objects.filter(pk__in=list(rows)).update(lease_expires_at=later(lease))
-        _store_usage([owned for owned in held if owned.run_id in rows])
+        news = _store_usage([owned for owned in held if owned.run_id in rows])
+    for owned, mark in news:
+        owned.stored_usage = mark  # only now: what a failed commit took back must be written again
     return rows, {run_id for run_id, requested in rows.items() if requested is not None}
 
 
-def _store_usage(held: Sequence[OwnedRun]) -> None:
-    """Store cost, usage and progress of the attempts that have news: absolute totals (money 5)."""
+def _store_usage(held: Sequence[OwnedRun]) -> list[tuple[OwnedRun, tuple[int, int]]]:
+    """Store cost, usage and progress of the attempts that have news: absolute totals (money 5). Returns their marks."""
     news = []
     for owned in held:
         usage, cost = owned.ctx.usage.snapshot()
@@ -154,7 +160,7 @@ def _store_usage(held: Sequence[OwnedRun]) -> None:
         if mark != owned.stored_usage:
             news.append((owned, usage, cost, mark))
     if not news:
-        return
+        return []
     which = Q()
     for owned, *_ in news:
         which |= Q(run_id=owned.run_id, fence=owned.fence)
@@ -167,8 +173,7 @@ def _store_usage(held: Sequence[OwnedRun]) -> None:
             "progress": [owned.ctx.progress_now for owned, *_ in news],
         },
     )
-    for owned, _, _, mark in news:
-        owned.stored_usage = mark
+    return [(owned, mark) for owned, _, _, mark in news]
 
 
 def _gone(missing: Sequence[OwnedRun]) -> list[OwnedRun]:

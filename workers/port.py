@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable
+from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
@@ -16,11 +17,13 @@ LAG_SECONDS = 30.0
 
 
 class _Quiet(WSGIRequestHandler):
+    timeout = 5  # a peer that sends nothing must not keep a thread
+
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the base class's word
         pass
 
 
-class _Threaded(WSGIServer):
+class _Threaded(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
 

@@ -159,9 +159,12 @@ class Consumer:
                 claimed: Any = self._client.xautoclaim(
                     stream, keys.GROUP, self._name, self._stale_ms, start_id="0-0", count=count
                 )
-                new: Any = self._client.xreadgroup(keys.GROUP, self._name, {stream: ">"}, count=count) or []
                 found = [entry for entry in claimed[1] if entry[0] is not None and entry[1]]
-                return (found + [entry for _, entries in new for entry in entries])[:count]
+                if len(found) >= count:
+                    return found
+                left = count - len(found)
+                new: Any = self._client.xreadgroup(keys.GROUP, self._name, {stream: ">"}, count=left) or []
+                return found + [entry for _, entries in new for entry in entries]
             except ResponseError as error:
                 if last or "NOGROUP" not in str(error):
                     raise

@@ -8,6 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -31,7 +32,7 @@ log = structlog.get_logger(__name__)
 PRUNE = scripts.load(Path(__file__).parent / "lua" / "prune.lua")
 HOLD_MS = 6000
 PAGE = 500
-CLOSE_PAGE = 64
+CLOSE_PAGE = 16  # logs of up to 8 MiB each are in memory at once
 CLOSE_AFTER_SECONDS = 5.0
 YOUNG_SECONDS = 60.0
 KEEP = "if redis.call('GET',KEYS[1])==ARGV[1] then return redis.call('PEXPIRE',KEYS[1],ARGV[2]) end return 0"
@@ -48,6 +49,7 @@ class Sweeper(threading.Thread):
         self._queues = tuple(dict.fromkeys([*config.queues, *(spec.queue for spec in list_agents())]))
         self._takeover = Takeover(client, lease=config.lease, actor=config.consumer)
         self._relay_after: UUID | None = None
+        self._close_after: UUID | None = None
         self._prune_at: dict[str, tuple[str, str]] = {}
         self._index_at: dict[str, int] = {}
         self._stop_event = threading.Event()
@@ -98,6 +100,8 @@ class Sweeper(threading.Thread):
         except RedisError as error:
             metrics.redis_errors.inc()
             log.warning("sweep.duty_failed", duty=name, error=str(error))
+        except Exception:  # a bug in one duty must not keep the others from theirs
+            log.exception("sweep.duty_broke", duty=name)
 
     # -- Redis loss ------------------------------------------------------------------------------------------------
     def _after_loss(self) -> None:
@@ -140,19 +144,26 @@ class Sweeper(threading.Thread):
 
     # -- close -----------------------------------------------------------------------------------------------------
     def _close(self) -> None:
-        """Close logs of ended runs that nobody closed, and acknowledge entries that outlived their run."""
-        rows = list(
-            Run.objects.filter(
-                log_closed_at=None,
-                finished_at__lt=later(-CLOSE_AFTER_SECONDS),
-                state__in=[str(state) for state in TERMINAL],
-            )
-            .order_by("finished_at")
-            .values_list("pk", "fence", "queue")[:CLOSE_PAGE]
-        )
+        """Close logs of ended runs that nobody closed, a page by id a pass, and acknowledge what outlived its run."""
+        open_logs = Run.objects.filter(
+            log_closed_at=None,
+            finished_at__lt=later(-CLOSE_AFTER_SECONDS),
+            state__in=[str(state) for state in TERMINAL],
+        ).order_by("pk")
+        if self._close_after is not None:
+            open_logs = open_logs.filter(pk__gt=self._close_after)
+        rows = list(open_logs.values_list("pk", "fence", "queue")[:CLOSE_PAGE])
+        self._close_after = rows[-1][0] if len(rows) == CLOSE_PAGE else None
         if not rows:
             return
-        archive.close_logs(self._client, [(run_id, fence) for run_id, fence, _ in rows])
+        try:
+            archive.close_logs(self._client, [(run_id, fence) for run_id, fence, _ in rows])
+        except (RedisError, Busy):
+            raise
+        except Exception as error:  # noqa: BLE001  one log that cannot be stored must not keep the others open
+            log.warning("sweep.close_split", logs=len(rows), error=str(error)[:300])
+            for run_id, fence, _ in rows:
+                self._duty(f"close {run_id}", partial(archive.close_logs, self._client, [(run_id, fence)]))
         self._ack_named((queue, run_id) for run_id, _, queue in rows)
 
     # -- dead entries ----------------------------------------------------------------------------------------------
@@ -178,7 +189,9 @@ class Sweeper(threading.Thread):
         """Forget what the index says of runs that have ended or are gone."""
         cursor, named = self._client.hscan(keys.index(queue), self._index_at.get(queue, 0), count=PAGE)
         self._index_at[queue] = int(cursor)
-        ids = [UUID(_text(name)) for name in named]
+        ids, nonsense = _run_ids(named)
+        if nonsense:
+            self._client.hdel(keys.index(queue), *nonsense)
         alive = set(
             Run.objects.filter(pk__in=ids).exclude(state__in=[str(s) for s in TERMINAL]).values_list("pk", flat=True)
         )
@@ -190,8 +203,15 @@ class Sweeper(threading.Thread):
         scripts.execute(self._client, scripts.each(lambda pipe, pair: stream.ack_named(pipe, *pair), list(pairs)))
 
 
-def _text(raw: bytes | str) -> str:
-    return raw.decode() if isinstance(raw, bytes) else raw
+def _run_ids(names: Iterable[Any]) -> tuple[list[UUID], list[bytes]]:
+    """Return the names that are run ids, and those that are not: nobody will ever ask for them."""
+    ids, nonsense = [], []
+    for name in names:
+        try:
+            ids.append(UUID(name.decode("ascii")))
+        except ValueError:
+            nonsense.append(name)
+    return ids, nonsense
 
 
 def _queued() -> Any:

@@ -16,6 +16,7 @@ from django.db.models.functions import Now
 from redis.exceptions import RedisError
 
 from quotas.database import database_time, in_transaction, later
+from quotas.errors import Busy
 from runs import lifecycle, scripts
 from runs.models import Run, Transition
 from runs.services import take_over
@@ -54,7 +55,18 @@ class Takeover:
             for (run_id, fence, expires), row in seen.items()
             if expires < database_time(row) and now - self._remembered[run_id, fence, expires] >= self._lease / 2
         ]
-        return sum(self._take(lost, seen[lost.run_id, lost.fence, lost.lease_expires_at]) for lost in ripe)
+        return sum(self._try(lost, seen[lost.run_id, lost.fence, lost.lease_expires_at]) for lost in ripe)
+
+    def _try(self, lost: Lost, row: Run) -> int:
+        """Take over one run; a locked account or row of one holds up no other."""
+        try:
+            return self._take(lost, row)
+        except Busy as error:
+            log.warning("takeover.busy", run_id=str(lost.run_id), error=str(error))
+            return 0
+        except DatabaseError:
+            self._remembered.clear()
+            raise
 
     def _lapsing(self) -> list[Run]:
         """Return running rows that no healthy owner would let come so near their end, and check the clocks."""

@@ -11,22 +11,24 @@ import random
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import structlog
 from django.conf import settings
-from django.db import DatabaseError, close_old_connections
+from django.db import DatabaseError, Error, close_old_connections
 from django.utils import timezone
 from redis.exceptions import RedisError
 
 from quotas.errors import Refusal
 from runs import broker
 from runs.agents import get_agent
-from runs.outcomes import Outcome, Succeeded
+from runs.outcomes import ErrorClass, Failed, Outcome, Succeeded
 from runs.results import dumps
 from runs.services.attempts import Finish
 from workers import metrics
+from workers.claimer import Batch
 from workers.closer import close_batch, close_ended
 from workers.config import WorkerConfig
 from workers.context import Context, Identity
@@ -52,6 +54,7 @@ UNIT_THREADS = 8
 ABANDONED_MAX = 1000
 BACKOFF_MAX_SECONDS = 5.0
 WATCH_SECONDS = 0.5
+LEAVE_SECONDS = 5.0
 
 
 class Worker:
@@ -135,7 +138,7 @@ class Worker:
                     return
                 entries = await self.units.run(self._take, self.places.free())
                 self.last_read, wait = time.monotonic(), 0.1
-            except (RedisError, DatabaseError) as error:
+            except (RedisError, Error) as error:
                 metrics.redis_errors.inc()
                 log.warning("fetch.reconnecting", worker=self.config.consumer, error=str(error)[:200])
                 await self._first_of(asyncio.sleep(wait * random.uniform(0.5, 1)))  # noqa: S311  spreading
@@ -187,11 +190,11 @@ class Worker:
 
     async def _handle(self, entries: Sequence[Entry]) -> tuple[list[Entry], list[OwnedRun]]:
         """Handle taken entries, again and again while a store is away: they are ours until they are stale."""
-        wait = 0.1
+        wait, batch = 0.1, Batch()
         while True:
             try:
-                return await self.units.run(self._begin, entries)
-            except (DatabaseError, RedisError, Refusal) as error:
+                return await self.units.run(self._begin, entries, batch)
+            except (Error, RedisError, Refusal) as error:
                 metrics.database_errors.inc()
                 log.warning("handle.retried", entries=len(entries), error=str(error)[:200])
             if self.shutdown.draining.is_set():
@@ -199,20 +202,23 @@ class Worker:
             await self._first_of(asyncio.sleep(wait * random.uniform(0.5, 1)))  # noqa: S311  spreading
             wait = min(BACKOFF_MAX_SECONDS, wait * 2)
 
-    def _begin(self, entries: Sequence[Entry]) -> tuple[list[Entry], list[OwnedRun]]:
+    def _begin(self, entries: Sequence[Entry], batch: Batch) -> tuple[list[Entry], list[OwnedRun]]:
         """Handle entries and own what was claimed, in the unit's thread: the beat renews it from now on.
 
         The loop may be blocked by another run's handler for longer than a lease. Returns (entries not started, runs).
         """
-        handled = self.deliveries.handle(entries)
-        owned = []
-        for started in handled.started:
+        owned: list[OwnedRun] = []
+        broken: list[Entry] = []
+
+        def begin(started: Started) -> None:
             try:
                 owned.append(self._own(started))
             except Exception:  # a row of another version: it is left to takeover, its neighbours are not
                 log.exception("run.not_begun", run_id=str(started.claimed.run.pk))
-                handled.free.append(started.entry)
-        return handled.free, owned
+                broken.append(started.entry)
+
+        handled = self.deliveries.handle(entries, batch, begin)
+        return [*handled.free, *broken], owned
 
     # -- one attempt -----------------------------------------------------------------------------------------------
     async def _attempt(self, owned: OwnedRun) -> None:
@@ -267,14 +273,26 @@ class Worker:
 
     async def _fit(self, owned: OwnedRun, outcome: Outcome) -> Outcome:
         """Turn a result that is too large for a row into an artifact (protocol 11.1)."""
-        if not isinstance(outcome, Succeeded) or len(outcome.result_json) <= settings.RESULT_INLINE_BYTES:
-            return outcome
+        match outcome:
+            case Succeeded(result_json) if len(result_json) > settings.RESULT_INLINE_BYTES:
+                named = await self._as_artifact(owned, "result.json", result_json)
+                if named is None:
+                    message = "The result is too large for the row, and could not be stored as a file."
+                    return Failed(ErrorClass.NOT_STORABLE, "ResultNotStored", message)
+                return Succeeded(named)
+            case Failed(partial_json=str() as partial) if len(partial) > settings.RESULT_INLINE_BYTES:
+                return replace(outcome, partial_json=await self._as_artifact(owned, "partial.json", partial))
+            case _:
+                return outcome
+
+    async def _as_artifact(self, owned: OwnedRun, name: str, text: str) -> str | None:
+        """Store a large JSON text as a file; returns the JSON that names it, or None when it cannot be stored."""
         try:
-            stored = await owned.ctx.artifact("result.json", outcome.result_json.encode("utf-8"), "application/json")
-        except (AttemptIsFenced, OSError, DatabaseError) as error:
+            stored = await owned.ctx.artifact(name, text.encode("utf-8"), "application/json")
+        except (AttemptIsFenced, OSError, DatabaseError, Refusal) as error:
             log.warning("result.not_stored", run_id=str(owned.run_id), error=str(error))
-            return outcome
-        return Succeeded(dumps({"artifact": stored["name"], "size": stored["size"]}))
+            return None
+        return dumps({"artifact": stored["name"], "size": stored["size"]})
 
     def _count(self, owned: OwnedRun, outcome: Outcome, seconds: float) -> None:
         metrics.runs_ended.labels(owned.run.agent, type(outcome).__name__.lower()).inc()
@@ -339,8 +357,11 @@ class Worker:
             )
             for owned in self.owned.all():
                 owned.execution.stop(Stop.DRAIN)
-            await finished
+            await asyncio.wait({at_once, finished}, return_when=asyncio.FIRST_COMPLETED)
+            if not finished.done():  # a second signal: handlers get their grace, a store that is away gets no more
+                await asyncio.wait({finished}, timeout=self.config.handler_grace + LEAVE_SECONDS)
             at_once.cancel()
+            finished.cancel()
 
     async def _sign_off(self) -> None:
         left = []

@@ -16,7 +16,7 @@ from quotas.models import Account, Priority
 from quotas.selectors import spent_in_period
 from runs.models import Run
 from runs.states import RunState
-from workers.dead_letters import open_only
+from workers.dead_letters import in_state
 from workers.models import DeadLetter
 from workers.selectors import list_workers
 
@@ -28,7 +28,7 @@ Numbers = dict[str, Any]
 
 def open_dead_letters() -> QuerySet[DeadLetter]:
     """Return the dead letters that wait for a person."""
-    return open_only(DeadLetter.objects.all())
+    return in_state(DeadLetter.objects.all(), DeadLetter.State.OPEN)
 
 
 def bounded(queryset: QuerySet[Any]) -> int:

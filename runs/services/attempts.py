@@ -18,7 +18,7 @@ from quotas.services import Bill
 from runs.events import event_id
 from runs.models import Attempt, Run, Transition
 from runs.outcomes import Cancelled, Failed, Interrupted, Outcome, Succeeded
-from runs.states import CONFIRM_CANCEL, FAIL, INTERRUPT, SUCCEED, Edge, RunState
+from runs.states import CONFIRM_CANCEL, FAIL, INTERRUPT, SUCCEED, TERMINAL_EVENTS, Edge, RunState
 from runs.transitions import Move, lock_runs, one_value, transition
 
 ERROR_TEXT_MAX = 2000
@@ -66,6 +66,22 @@ def finish_attempts(account_id: int, finishes: Sequence[Finish]) -> Finished:
     money.close_holds(account, [Bill(e.finish.run_id, e.cost, price_book=e.finish.price_book) for e in endings])
     failed = [ending.move.run for ending in endings if ending.move.edge is FAIL]
     return Finished(moved, lost, failed)
+
+
+def recognise(finished: Finished, finishes: Sequence[Finish]) -> Finished:
+    """Return the verdict with those `lost` runs moved over that an earlier try of ours ended.
+
+    Its COMMIT succeeded and its answer was lost (protocol 1.8). Only an owner writes `prev`, and only its own numbers.
+    """
+    by_run = {finish.run_id: finish for finish in finishes if finish.run_id in finished.lost}
+    ours = [
+        row
+        for row in Transition.objects.filter(run_id__in=list(by_run), kind__in=list(TERMINAL_EVENTS))
+        if row.fence == by_run[row.run_id].fence + 1
+        and row.prev == event_id(by_run[row.run_id].fence, by_run[row.run_id].last_seq)
+    ]
+    found = {row.run_id for row in ours}
+    return Finished([*finished.moved, *ours], [i for i in finished.lost if i not in found], finished.failed)
 
 
 def _is_owner(row: Run | None, finish: Finish) -> bool:

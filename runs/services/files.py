@@ -9,8 +9,8 @@ from django.core.files import File
 from django.core.files.base import ContentFile
 from django.core.files.storage import storages
 from django.core.files.temp import NamedTemporaryFile
-from django.db import transaction
 
+from quotas.database import in_transaction
 from quotas.models import Account
 from runs.errors import NoSuchFile
 from runs.ids import new_run_id
@@ -68,17 +68,23 @@ def store_artifact(
     storage = storages[STORAGE]
     name = clean_name(name)
     path = storage.save(f"runs/{run_id}/{fence}/{name}", ContentFile(data))
-    with transaction.atomic():
+
+    def keep() -> bool:
         owner = Run.objects.select_for_update().filter(
             pk=run_id, fence=fence, claim_token=claim_token, state=RunState.RUNNING
         )
         if owner.values_list("pk", flat=True).first() is None:
-            kept = False
-        else:
-            kept = True
-            values = {"content_type": content_type[:100], "size": len(data), "path": path, "fence": fence}
-            if not Artifact.objects.filter(run_id=run_id, name=name).update(**values):
-                Artifact.objects.create(run_id=run_id, name=name, **values)
+            return False
+        values = {"content_type": content_type[:100], "size": len(data), "path": path, "fence": fence}
+        if not Artifact.objects.filter(run_id=run_id, name=name).update(**values):
+            Artifact.objects.create(run_id=run_id, name=name, **values)
+        return True
+
+    try:
+        kept = in_transaction(keep)
+    except Exception:
+        storage.delete(path)  # nothing names it
+        raise
     if not kept:
         storage.delete(path)
         return None

@@ -14,27 +14,49 @@ from runs.events import event_id
 from runs.models import Attempt, Run, Transition
 from runs.outcomes import ErrorClass
 from runs.services.attempts import add_usage
+from runs.services.claims import Claimed
 from runs.services.submit import LAPSE_MARGIN_SECONDS
 from runs.states import CONFIRM_CANCEL, HAND_BACK, INTERRUPT, RunState
 from runs.transitions import Move, lock_runs, transition
 
+HANDED_BACK = "handed_back"
 
-def hand_back(run_id: UUID, fence: int, token: str, *, actor: str, reason: str) -> Transition | None:
-    """Return a run that could not be begun to its queue, uncounted. None if it is not this owner's any more.
 
-    Must run in the caller's transaction. A run marked for cancel is not handed back: the mark needs the owner.
+def hand_back(claimed: Claimed, *, actor: str, reason: str, above: int = 0) -> tuple[Run, Transition] | None:
+    """Return a run that could not be begun to its queue, uncounted; one marked for cancel ends here instead.
+
+    The new fence is above `above` as well: a log that is ahead of the row must not stay so. None if the run is not
+    this owner's any more. Must run in the caller's transaction.
     """
-    rows = lock_runs([run_id])
-    if not rows or rows[0].fence != fence or rows[0].claim_token != token or rows[0].state != RunState.RUNNING:
+    account = money.lock_account(claimed.run.account_id)
+    rows = [row for row in lock_runs([claimed.run.pk]) if _is_owned(row, claimed)]
+    if not rows:
         return None
     run = rows[0]
-    if run.cancel_requested_at is not None:
-        return None
-    move = Move(run, HAND_BACK, actor=actor, at=database_time(run), data={"reason": reason}, prev=event_id(fence, 1))
+    begun_before = run.attempts.exclude(fence=claimed.fence).exclude(outcome=HANDED_BACK).exists()
+    edge = HAND_BACK if run.cancel_requested_at is None else CONFIRM_CANCEL
+    move = Move(
+        run,
+        edge,
+        actor=actor,
+        at=database_time(run),
+        data={"reason": reason},
+        prev=event_id(claimed.fence, 1),
+        changes={} if begun_before else {"started_at": None},
+        above=above,
+    )
     row = transition([move])[0]
-    Attempt.objects.filter(run_id=run_id, fence=fence).update(outcome="handed_back", ended_at=Now())
-    money.lapse_from_now([run_id], seconds=run.queue_wait_seconds + run.time_limit_seconds + LAPSE_MARGIN_SECONDS)
-    return row
+    Attempt.objects.filter(run=run, fence=claimed.fence).update(outcome=HANDED_BACK, ended_at=Now())
+    if run.is_terminal:
+        money.close_holds(account, [Bill(run.pk, run.cost, started=begun_before)])
+    else:
+        lapses = run.queue_wait_seconds + run.time_limit_seconds + LAPSE_MARGIN_SECONDS
+        money.lapse_from_now([run.pk], seconds=lapses)
+    return run, row
+
+
+def _is_owned(run: Run, claimed: Claimed) -> bool:
+    return run.state == RunState.RUNNING and run.fence == claimed.fence and run.claim_token == claimed.token
 
 
 @dataclass(frozen=True, slots=True)

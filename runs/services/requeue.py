@@ -9,7 +9,6 @@ from redis.exceptions import RedisError
 
 from quotas import audit
 from quotas import services as money
-from quotas.database import in_transaction
 from quotas.models import Account
 from runs import broker, keys
 from runs.errors import AlreadyRequeued, NotEnded
@@ -21,6 +20,7 @@ from runs.services.submit import (
     Submitted,
     admit_locked,
     check_input,
+    committed_or_found,
     estimate_of,
     find_spec,
     route_key,
@@ -70,7 +70,7 @@ def requeue_run(
         dedupe_seconds=0,
         retry_of=old.pk,
     )
-    return in_transaction(lambda: _requeue_locked(request, old.pk, reason))
+    return committed_or_found(new, lambda: _requeue_locked(request, old.pk, reason))
 
 
 def _requeue_locked(request: Request, old_id: UUID, reason: str) -> Submitted:

@@ -10,12 +10,12 @@ from uuid import UUID
 
 import structlog
 from django.conf import settings
-from django.db import transaction
+from django.db import Error, connection, transaction
 from django.db.models import Max, Q
 from redis.exceptions import RedisError
 
 from quotas import services as money
-from quotas.database import database_time, in_transaction
+from quotas.database import database_time, in_transaction, is_connection_lost
 from quotas.errors import Refusal
 from quotas.models import AMOUNT_MAX, Account, Priority
 from quotas.prices import PriceTable
@@ -225,7 +225,25 @@ def admit(request: Request) -> Submitted:
         raise BacklogFull(queue=run.queue, backlog=backlog, limit=settings.BACKLOG_LIMIT)
     if request.dedupe_seconds and request.retry_of is None:
         run.fingerprint = fingerprint_of(run.account, run)
-    return in_transaction(lambda: admit_locked(request))
+    return committed_or_found(run, lambda: admit_locked(request))
+
+
+def committed_or_found(run: Run, work: Callable[[], Submitted]) -> Submitted:
+    """Do the work of a submit in a transaction. An answer to COMMIT that was lost is not a failure (protocol 1.8).
+
+    The run's own id tells: if its row is there, the submit was accepted, and is announced now.
+    """
+    try:
+        return in_transaction(work)
+    except Error as error:
+        if connection.in_atomic_block or not is_connection_lost(error):
+            raise
+        connection.close()
+        found = Run.objects.select_related("account").filter(pk=run.pk).first()
+        if found is None:
+            raise
+        announce_queued(found, Transition.objects.get(run=found, fence=1))
+        return Submitted(found)
 
 
 def admit_locked(request: Request) -> Submitted:

@@ -4,7 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import httpx
@@ -99,7 +99,8 @@ class WebSocketViewer(Viewer):
                 if not self._left:
                     return
                 if number % ACK_EVERY == 0:
-                    connection.send(json.dumps({"type": "ack", "id": self.cursor}))
+                    with suppress(ConnectionClosed):  # the server may be through: what it sent is still to be read
+                        connection.send(json.dumps({"type": "ack", "id": self.cursor}))
 
 
 class SseViewer(Viewer):

@@ -14,7 +14,6 @@ from django.core.management.base import CommandParser
 from quotas.command import DONE, FAILED, InstanceCommand
 from quotas.errors import Refusal
 from workers import dead_letters
-from workers.api import find_letter, in_state, letters_of
 from workers.models import DeadLetter
 from workers.serializers import DeadLetterBrief, DeadLetterOut
 
@@ -62,8 +61,8 @@ class Command(InstanceCommand):
     def _list(self, state: str, limit: int) -> int:
         if not 1 <= limit <= LIMIT_MAX:
             self.usage(f"--limit must be 1 to {LIMIT_MAX}.")
-        rows = letters_of(self.account)
-        rows = rows if state == "all" else in_state(rows, state)
+        rows = dead_letters.visible(self.account)
+        rows = rows if state == "all" else dead_letters.in_state(rows, state)
         found = [dict(DeadLetterBrief(row).data) for row in rows[:limit]]
         if self.as_json:
             self.emit({"results": found})
@@ -73,7 +72,7 @@ class Command(InstanceCommand):
         return DONE
 
     def _show(self, letter_id: int) -> int:
-        letter = dict(DeadLetterOut(find_letter(self.account, letter_id)).data)
+        letter = dict(DeadLetterOut(dead_letters.get_dead_letter(letter_id, self.account)).data)
         if self.as_json:
             self.emit(letter)
         else:
@@ -100,12 +99,12 @@ class Command(InstanceCommand):
             return {"dead_letter": letter_id, "code": refusal.code, "detail": refusal.message}
 
     def _requeue(self, letter_id: int, reason: str) -> dict[str, Any]:
-        letter = find_letter(self.account, letter_id)
+        letter = dead_letters.get_dead_letter(letter_id, self.account)
         run = dead_letters.requeue(dead_letter_id=letter.pk, actor=self.actor, reason=reason, account=self.account)
         return {"dead_letter": letter_id, "run": str(run.pk)}
 
     def _discard(self, letter_id: int, reason: str) -> dict[str, Any]:
-        letter = find_letter(self.account, letter_id)
+        letter = dead_letters.get_dead_letter(letter_id, self.account)
         row = dead_letters.discard(dead_letter_id=letter.pk, actor=self.actor, reason=reason, account=self.account)
         return {"dead_letter": letter_id, "state": row.state}
 

@@ -1,0 +1,121 @@
+"""Claiming what was taken: as one set, else one by one; a lost answer is looked up, not repeated (protocol 6.5, 1.8).
+
+A batch keeps its token over all tries. When the answer to a COMMIT is lost, the next try first reads what carries the
+token: found, the claim is ours and as old as its first sending; not found, it is sent again.
+"""
+
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import redis
+import structlog
+from django.db import Error, connection
+
+from quotas.database import in_transaction, is_connection_lost
+from quotas.errors import Refusal
+from runs import lifecycle
+from runs.services import claims as claiming
+from runs.services.claims import Claimed, Claims, Owner, Refused
+from workers import dead_letters
+from workers.config import WorkerConfig
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Batch:
+    """One batch of deliveries over all its tries. `claimed_at` is monotonic, taken before the claim was first sent."""
+
+    token: str = field(default_factory=lambda: secrets.token_hex(16))
+    claimed_at: float = 0.0
+    unsure: bool = False
+
+
+class Claimer:
+    """Claims runs for one worker. Runs in a unit thread."""
+
+    def __init__(self, config: WorkerConfig, client: "redis.Redis") -> None:
+        self._config = config
+        self._client = client
+
+    def claim(self, wanted: dict[UUID, int], batch: Batch) -> Claims:
+        """Claim {run id: fence}. Raises the database's Error while it is away; then call again with the batch."""
+        if not wanted:
+            return Claims()
+        if batch.unsure:
+            won = claiming.claimed_by(batch.token)
+            batch.unsure = False
+            if won:
+                return Claims(won=won, seen={claim.run.pk: claim.run for claim in won})
+        batch.claimed_at = time.monotonic()
+        try:
+            claims = self._set(wanted, self._owner(batch.token))
+        except Exception as error:
+            if is_connection_lost(error):
+                batch.unsure = True
+                connection.close()
+                raise
+            # A row that somebody holds, or data that breaks the set: none may hold back the others.
+            log.warning("claim.split", runs=len(wanted), error=str(error)[:300])
+            claims = _joined(self._alone(run_id, fence) for run_id, fence in wanted.items())
+        for run_id in claims.unheld:
+            del claims.seen[run_id]  # read again where it is decided on: it may have failed here
+            rearmed = self._guarded(run_id, lambda run_id=run_id: self._rearmed(run_id, wanted[run_id]))  # type: ignore[misc]
+            claims.won.extend(rearmed.won)
+        return claims
+
+    def _owner(self, token: str) -> Owner:
+        return Owner(self._config.consumer, token, self._config.lease)
+
+    def _set(self, wanted: dict[UUID, int], owner: Owner) -> Claims:
+        return in_transaction(lambda: claiming.start_attempts(wanted, owner, self._config.agents))
+
+    def _alone(self, run_id: UUID, fence: int) -> Claims:
+        owner = self._owner(secrets.token_hex(16))
+        return self._guarded(run_id, lambda: self._set({run_id: fence}, owner), owner)
+
+    def _guarded(self, run_id: UUID, claim: Callable[[], Claims], owner: Owner | None = None) -> Claims:
+        """Claim one run. Whatever is wrong with it, it is delivered again, and is poison after a few times."""
+        try:
+            return claim()
+        except Exception as error:
+            expected = isinstance(error, Refusal)
+            log.warning("claim.failed", run_id=str(run_id), error=str(error)[:300], exc_info=not expected)
+            if owner is None or not is_connection_lost(error):
+                return Claims()
+            return Claims(won=self._found(owner.token))
+
+    def _found(self, token: str) -> list[Claimed]:
+        """Return what a token won, after its answer was lost; nothing when that cannot be known now."""
+        connection.close()
+        try:
+            return claiming.claimed_by(token)
+        except Error:
+            return []
+
+    def _rearmed(self, run_id: UUID, fence: int) -> Claims:
+        """Claim a run whose hold lapsed, account first; one without room fails here (money 4)."""
+        owner = self._owner(secrets.token_hex(16))
+
+        def work() -> Claimed | Refused | None:
+            result = claiming.start_attempt_rearmed(run_id, fence, owner)
+            if isinstance(result, Refused):
+                dead_letters.bury([result.run])
+            return result
+
+        result = in_transaction(work)
+        if isinstance(result, Refused):
+            lifecycle.announce(self._client, [result.transition])
+        return Claims(won=[result] if isinstance(result, Claimed) else [])
+
+
+def _joined(parts: Iterable[Claims]) -> Claims:
+    whole = Claims()
+    for part in parts:
+        whole.won.extend(part.won)
+        whole.unheld.extend(part.unheld)
+        whole.seen.update(part.seen)
+    return whole
