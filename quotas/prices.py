@@ -14,7 +14,6 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, connection, transaction
 from django.db.models.functions import Now
-from django.utils import timezone
 
 from quotas import audit
 from quotas.errors import InvalidCost, UnknownPrice
@@ -174,8 +173,8 @@ def _configured() -> dict[str, dict[str, int]]:
 
 
 def _new_book(changes: Mapping[str, Mapping[str, int]], *, actor: str, note: str) -> PriceBook:
-    # The newest book's lock: two changes at once build one on the other, instead of each on the same.
-    PriceBook.objects.select_for_update().order_by("-version").first()
+    # The first book's lock, whoever comes: changes at once build one on the other, instead of all on the same.
+    PriceBook.objects.select_for_update().order_by("version").first()
     merged = {model: dict(kinds) for model, kinds in PriceTable._load().prices.items()}  # noqa: SLF001
     for model, kinds in changes.items():
         merged.setdefault(model, {}).update(kinds)
@@ -184,7 +183,9 @@ def _new_book(changes: Mapping[str, Mapping[str, int]], *, actor: str, note: str
             if kind not in Price.Kind.values:
                 raise UnknownPrice(model=model, kind=kind)
             check_amount(amount)
-    book = PriceBook.objects.create(valid_from=timezone.now(), note=note[:200])
+    # In force by the clock that decides on it, so that no difference of clocks hides a new book for a while.
+    book = PriceBook.objects.create(valid_from=Now(), note=note[:200])
+    book.refresh_from_db()
     Price.objects.bulk_create(
         Price(book=book, model=model, kind=kind, per_million=amount)
         for model, kinds in merged.items()

@@ -7,6 +7,7 @@ an import path or a folder. No file of ours has to change for a new agent.
 import importlib
 import importlib.util
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -76,6 +77,7 @@ class AgentSpec:
 
 _registry: dict[str, AgentSpec] = {}
 _discovered: list[str] = []
+_discovering = threading.RLock()
 
 
 class AgentNotRegistered(LookupError):
@@ -118,14 +120,23 @@ def _check(spec: AgentSpec) -> None:
 
 def discover() -> None:
     """Import every module that declares agents, once a process."""
-    if _discovered:
+    if "done" in _discovered:
         return
-    _discovered.append("done")
-    autodiscover_modules("agents")
-    if settings.AGENTOPS_PROBE_AGENTS:
-        importlib.import_module("workers.agents.probe")
-    for place in settings.AGENTOPS_APPS:
-        _import(place)
+    # Other threads wait until all agents are known. This one may come back from within a module that is imported.
+    with _discovering:
+        if _discovered:
+            return
+        _discovered.append("begun")
+        try:
+            autodiscover_modules("agents")
+            if settings.AGENTOPS_PROBE_AGENTS:
+                importlib.import_module("workers.agents.probe")
+            for place in settings.AGENTOPS_APPS:
+                _import(place)
+            _discovered.append("done")
+        except BaseException:
+            _discovered.clear()  # the next call tries again, and fails as clearly
+            raise
 
 
 def _import(place: str) -> None:

@@ -132,7 +132,8 @@ def test_no_test_sleeps():
     """Poll a condition (tests/probes.py: eventually) or wait on an event."""
     found = []
     for path, node in nodes(test_files(), ast.Call):
-        if dotted(node.func) in {"time.sleep", "asyncio.sleep", "sleep"}:
+        gives_way = bool(node.args) and getattr(node.args[0], "value", None) == 0  # sleep(0) lets others run
+        if dotted(node.func) in {"time.sleep", "asyncio.sleep", "sleep"} and not gives_way:
             found.append(place(path, node))
     assert found == []
 

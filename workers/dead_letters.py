@@ -26,7 +26,6 @@ REASONS = {
 }
 PAYLOAD_MAX = 4000
 ID_MAX = 2**63 - 1
-OPEN = DeadLetter.State.OPEN
 
 
 def bury(failed: Sequence[Run]) -> None:
@@ -86,9 +85,9 @@ def in_state(rows: QuerySet[DeadLetter], state: str) -> QuerySet[DeadLetter]:
     past = Q(state=DeadLetter.State.OPEN, run__retried_by__isnull=False)
     if state == DeadLetter.State.REQUEUED:
         return rows.filter(past | Q(state=state))
-    return (
-        rows.filter(Q(run=None) | Q(run__retried_by=None), state=state) if state == OPEN else rows.filter(state=state)
-    )
+    if state == DeadLetter.State.OPEN:
+        return rows.filter(Q(run=None) | Q(run__retried_by=None), state=state)
+    return rows.filter(state=state)
 
 
 def state_of(letter: DeadLetter) -> str:

@@ -189,7 +189,7 @@ class Sweeper(threading.Thread):
         """Forget what the index says of runs that have ended or are gone."""
         cursor, named = self._client.hscan(keys.index(queue), self._index_at.get(queue, 0), count=PAGE)
         self._index_at[queue] = int(cursor)
-        ids, nonsense = _run_ids(named)
+        ids, nonsense = _run_ids(list(named))
         if nonsense:
             self._client.hdel(keys.index(queue), *nonsense)
         alive = set(

@@ -6,43 +6,33 @@ itself.
 """
 
 import asyncio
-import datetime as dt
 import random
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import structlog
-from django.conf import settings
 from django.db import DatabaseError, Error, close_old_connections
-from django.utils import timezone
 from redis.exceptions import RedisError
 
 from quotas.errors import Refusal
 from runs import broker
-from runs.agents import get_agent
-from runs.outcomes import ErrorClass, Failed, Outcome, Succeeded
-from runs.results import dumps
-from runs.services.attempts import Finish
 from workers import metrics
+from workers.attempt import Attempts
 from workers.claimer import Batch
 from workers.closer import close_batch, close_ended
 from workers.config import WorkerConfig
-from workers.context import Context, Identity
 from workers.control import ControlListener
 from workers.delivery import Deliveries, Started
-from workers.event_buffer import EventBuffer
 from workers.event_writer import EventWriter
-from workers.executor import Execution, Stop
+from workers.executor import Stop
 from workers.finaliser import Finaliser
 from workers.heartbeat import Heartbeat
 from workers.leases import LeaseKeeper, Listeners
 from workers.owned import OwnedRun, OwnedRuns
 from workers.pings import Pings
-from workers.ports import AttemptIsFenced, WorkerPorts
 from workers.shutdown import Shutdown
 from workers.slots import Places
 from workers.stream import Consumer, Entry
@@ -51,7 +41,6 @@ from workers.units import Units
 
 log = structlog.get_logger(__name__)
 UNIT_THREADS = 8
-ABANDONED_MAX = 1000
 BACKOFF_MAX_SECONDS = 5.0
 WATCH_SECONDS = 0.5
 LEAVE_SECONDS = 5.0
@@ -70,6 +59,7 @@ class Worker:
         self.ended: asyncio.Queue[tuple[UUID, int]] = asyncio.Queue()
         self.writer = EventWriter(self.client, self.owned, self.units, self._lost)
         self.finaliser = Finaliser(self.client, self.units, self.ended)
+        self.attempts = Attempts(config, self.owned, self.writer, self.finaliser, self.units)
         self.deliveries = Deliveries(config, self.client)
         # A server that accepts and never answers must not cost the beat the time in which leases are renewed.
         beating = broker.impatient_client(config.lease / 12)
@@ -78,8 +68,6 @@ class Worker:
         self.last_read = time.monotonic()
         self._blocking = broker.blocking_client(config.wake_wait)
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="wait")  # a blocked read must not hold up a unit
-        # More than places, on demand: an abandoned handler keeps its thread and must not keep another run waiting.
-        self._handlers = ThreadPoolExecutor(config.concurrency + ABANDONED_MAX, thread_name_prefix="handler")
         self._consumer = Consumer(
             self.client,
             name=config.consumer,
@@ -91,7 +79,6 @@ class Worker:
             extra_streams=config.extra_streams,
         )
         self._attempts: set[asyncio.Task[None]] = set()
-        self.abandoned: set[asyncio.Task[Any]] = set()  # handlers that ignored their cancellation, while they go on
         self._loop: asyncio.AbstractEventLoop | None = None
         self.keeper = LeaseKeeper(config, self.owned, beating, Listeners(self._cancel, self._lost), self.heartbeat)
 
@@ -212,7 +199,7 @@ class Worker:
 
         def begin(started: Started) -> None:
             try:
-                owned.append(self._own(started))
+                owned.append(self.attempts.own(started))
             except Exception:  # a row of another version: it is left to takeover, its neighbours are not
                 log.exception("run.not_begun", run_id=str(started.claimed.run.pk))
                 broken.append(started.entry)
@@ -220,89 +207,16 @@ class Worker:
         handled = self.deliveries.handle(entries, batch, begin)
         return [*handled.free, *broken], owned
 
-    # -- one attempt -----------------------------------------------------------------------------------------------
     async def _attempt(self, owned: OwnedRun) -> None:
-        """Run a claimed run's handler and end its attempt, by whatever outcome. The place is given back last."""
-        began = time.monotonic()
+        """Run one attempt. Its place is given back last."""
         self.pings.changed()
-        if began - owned.renewed_at > self.config.lost_after:
-            owned.execution.stop(Stop.LOST)  # the process stood still between the claim and this line
+        metrics.running.set(self.places.in_use)
         try:
-            outcome = await owned.execution.run(self._handlers)
-            outcome = await self._fit(owned, outcome)
-            owned.buffer.close()
-            await self.writer.flush([owned], everything=True)
-            await self.finaliser.finish(owned.entry, _finish_of(owned, outcome))
-            self._count(owned, outcome, time.monotonic() - began)
-        except Exception:
-            # Nothing above is expected to raise; if it does, the lease lapses and takeover ends the run.
-            log.exception("attempt.broke", run_id=str(owned.run_id))
+            await self.attempts.run(owned)
         finally:
-            self._abandon(owned.execution)
-            self.owned.remove(owned)
             self.places.give_back(owned.entry.place)
             self.pings.changed()
             metrics.running.set(self.places.in_use)
-
-    def _own(self, started: Started) -> OwnedRun:
-        run, entry = started.claimed.run, started.entry
-        spec = get_agent(run.agent)
-        buffer = EventBuffer(run.fence, _clock_offset(started.claimed.started.at))
-
-        async def flush() -> None:
-            await self.writer.flush([owned], everything=True)
-
-        identity = Identity(
-            run_id=run.pk,
-            agent=run.agent,
-            attempt=run.attempt,
-            fence=run.fence,
-            worker=self.config.consumer,
-            account_id=run.account_id,
-            metadata=run.metadata,
-        )
-        ctx = Context(identity, buffer, WorkerPorts(run, started.claimed.token, self.units, flush))
-        execution = Execution(spec, ctx, run.input, time_limit=run.time_limit_seconds, grace=self.config.handler_grace)
-        owned = OwnedRun(run, started.claimed.token, entry, ctx, buffer, execution, renewed_at=started.claimed_at)
-        run.input_json = ""  # the handler has it; a worker need not hold it twice
-        self.owned.add(owned)
-        metrics.running.set(self.places.in_use)
-        if run.cancel_requested_at is not None:
-            execution.stop(Stop.CANCEL)
-        return owned
-
-    async def _fit(self, owned: OwnedRun, outcome: Outcome) -> Outcome:
-        """Turn a result that is too large for a row into an artifact (protocol 11.1)."""
-        match outcome:
-            case Succeeded(result_json) if len(result_json) > settings.RESULT_INLINE_BYTES:
-                named = await self._as_artifact(owned, "result.json", result_json)
-                if named is None:
-                    message = "The result is too large for the row, and could not be stored as a file."
-                    return Failed(ErrorClass.NOT_STORABLE, "ResultNotStored", message)
-                return Succeeded(named)
-            case Failed(partial_json=str() as partial) if len(partial) > settings.RESULT_INLINE_BYTES:
-                return replace(outcome, partial_json=await self._as_artifact(owned, "partial.json", partial))
-            case _:
-                return outcome
-
-    async def _as_artifact(self, owned: OwnedRun, name: str, text: str) -> str | None:
-        """Store a large JSON text as a file; returns the JSON that names it, or None when it cannot be stored."""
-        try:
-            stored = await owned.ctx.artifact(name, text.encode("utf-8"), "application/json")
-        except (AttemptIsFenced, OSError, DatabaseError, Refusal) as error:
-            log.warning("result.not_stored", run_id=str(owned.run_id), error=str(error))
-            return None
-        return dumps({"artifact": stored["name"], "size": stored["size"]})
-
-    def _count(self, owned: OwnedRun, outcome: Outcome, seconds: float) -> None:
-        metrics.runs_ended.labels(owned.run.agent, type(outcome).__name__.lower()).inc()
-        metrics.run_seconds.labels(owned.run.agent).observe(seconds)
-
-    def _abandon(self, execution: Execution) -> None:
-        if execution.abandoned is not None:
-            metrics.abandoned.inc()
-            self.abandoned.add(execution.abandoned)
-            execution.abandoned.add_done_callback(self.abandoned.discard)
 
     # -- told by threads: hop to the loop --------------------------------------------------------------------------
     def _stop(self, owned: OwnedRun, reason: Stop) -> None:
@@ -376,7 +290,7 @@ class Worker:
         self._blocking.close()
         self.units.close()
         self._reader.shutdown(wait=False)
-        self._handlers.shutdown(wait=False, cancel_futures=True)
+        self.attempts.close()
         log.info("worker.stopped", worker=self.config.consumer)
         close_old_connections()
 
@@ -394,25 +308,3 @@ async def _for_ever(name: str, part: Callable[[], Coroutine[Any, Any, None]]) ->
 async def _all_done(tasks: set["asyncio.Task[None]"]) -> None:
     while tasks:
         await asyncio.wait(set(tasks))
-
-
-def _clock_offset(database_time: dt.datetime) -> dt.timedelta:
-    """Return the database's clock minus ours, where they differ by more than the way of an answer explains."""
-    offset = database_time - timezone.now()
-    return offset if abs(offset) > dt.timedelta(seconds=1) else dt.timedelta(0)
-
-
-def _finish_of(owned: OwnedRun, outcome: Outcome) -> Finish:
-    usage, cost = owned.ctx.usage.snapshot()
-    return Finish(
-        run_id=owned.run_id,
-        account_id=owned.run.account_id,
-        fence=owned.fence,
-        token=owned.token,
-        outcome=outcome,
-        usage=usage,
-        cost=cost,
-        last_seq=owned.buffer.last_seq,
-        progress=owned.ctx.progress_now,
-        price_book=owned.ctx.usage.price_book,
-    )

@@ -126,3 +126,23 @@ def test_runs_end_over_a_frozen_server(own_redis, stack):
     eventually(lambda: invariants.check(account), timeout=20)
     assert [phases(run) for run in waiting] == [["start", "end"]] * 6
     assert worker.alive
+
+
+def test_runs_end_over_a_full_server(own_redis, stack, redis):
+    """Every write that needs memory is refused; reads and acknowledgements are not (F03)."""
+    account = builders.make_account()
+    worker = stack.worker()
+    emit = submit(account, "probe.emit", count=300, seconds=3)
+    short = submit(account, "probe.sleep", seconds=0.5)
+    until_begun(emit, short)
+
+    redis.config_set("maxmemory", "1")
+    late = [submit(account, "probe.ret", value=value) for value in range(5)]
+    until("succeeded", short)
+    eventually(lambda: "events.postponed" in worker.output())
+    assert states(late) == ["queued"] * 5
+    redis.config_set("maxmemory", "0")
+
+    until("succeeded", emit, *late)
+    eventually(lambda: invariants.check(account), timeout=20)
+    assert [phases(run) for run in late] == [["start", "end"]] * 5

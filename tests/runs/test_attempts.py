@@ -1,5 +1,6 @@
 """Claim, finalise, hand back and takeover as set operations on rows (protocol 6, 8, 9). No Redis in here."""
 
+import dataclasses
 import datetime as dt
 
 import pytest
@@ -229,8 +230,8 @@ def test_a_set_of_two_price_books_books_each_by_its_own(account):
 
 # -- hand back -------------------------------------------------------------------------------------------------------
 def handed_back(claimed, **fields):
-    run = claimed.run
-    return in_transaction(lambda: hand_back(run.pk, run.fence, claimed.token, actor="w1", reason="late", **fields))
+    left = in_transaction(lambda: hand_back(claimed, actor="w1", reason="late", **fields))
+    return None if left is None else left[1]
 
 
 def test_a_handed_back_run_is_queued_again_uncounted(account):
@@ -250,15 +251,23 @@ def test_a_handed_back_run_is_queued_again_uncounted(account):
     assert Run.objects.get(pk=run.pk).cost == 3
 
 
-def test_only_the_owner_hands_back_and_not_a_run_that_is_to_be_cancelled(account):
+def test_only_the_owner_hands_back_and_a_run_that_is_to_be_cancelled_ends(account):
     (run,) = submitted(account)
     (claimed,) = working.claim(run)
-    assert in_transaction(lambda: hand_back(run.pk, 2, "x" * 32, actor="w1", reason="")) is None
-    assert in_transaction(lambda: hand_back(run.pk, 1, claimed.token, actor="w1", reason="")) is None
+    assert handed_back(dataclasses.replace(claimed, token="x" * 32)) is None
     cancel_run(run_id=run.pk, actor="tester")
 
-    assert handed_back(claimed) is None
-    assert Run.objects.get(pk=run.pk).state == "running"
+    assert handed_back(claimed).kind == "run.cancelled"
+    assert Run.objects.get(pk=run.pk).state == "cancelled"
+    assert Hold.objects.get(run_id=run.pk).state == "released"
+    assert not LedgerEntry.objects.exists()
+
+
+def test_a_hand_back_leaves_a_log_that_is_ahead_behind(account):
+    (run,) = submitted(account)
+    (claimed,) = working.claim(run)
+
+    assert handed_back(claimed, above=40).fence == 41
 
 
 # -- takeover --------------------------------------------------------------------------------------------------------

@@ -61,3 +61,13 @@ async def test_a_tail_that_jumps_is_filled_from_the_log(kept):
         assert got[0]["data"]["after"] == "2-2"
         assert got[0]["data"]["state"] == "running"
         assert ids[1:] == [f"2-{number}" for number in range(1001 - len(ids[1:]), 1001)]
+
+
+async def test_a_session_viewer_that_leaves_is_forgotten_at_once():
+    run = await sync_to_async(builders.make_run)(RunState.RUNNING, session="talk", session_number=1)
+    frames = follow.follow_session(run.account_id, "talk", "")
+    assert (await anext(frames))["cursor"] == "1/1-1"
+
+    await frames.aclose()
+
+    assert run.pk not in hub.current()._watches

@@ -93,7 +93,18 @@ def test_database_of_a_server() -> None:
         "PASSWORD": "p@ss",
         "HOST": "db.example",
         "PORT": "6432",
+        "OPTIONS": {},
     }
+
+
+def test_tls_options_reach_the_driver() -> None:
+    assert env.database("postgres://db/ops?sslmode=require")["OPTIONS"] == {"sslmode": "require"}
+    assert env.database("mysql://db/ops?ssl-ca=%2Fca.pem")["OPTIONS"] == {"ssl_ca": "/ca.pem"}
+
+
+def test_an_option_that_would_be_ignored_is_refused() -> None:
+    with pytest.raises(ImproperlyConfigured, match="sslmod"):
+        env.database("postgres://db/ops?sslmod=require")
 
 
 @pytest.mark.parametrize("scheme", ["mysql", "mariadb"])

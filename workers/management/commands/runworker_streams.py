@@ -62,7 +62,7 @@ async def _main(config: WorkerConfig, port: Port) -> bool:
         await worker.run(port=port.number)
     finally:
         port.stop()
-    return bool(worker.abandoned)
+    return bool(worker.attempts.abandoned)
 
 
 def _run(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, bool]) -> bool:

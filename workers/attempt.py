@@ -1,0 +1,153 @@
+"""One attempt of a claimed run: what its handler gets, running it, and ending it by whatever outcome."""
+
+import asyncio
+import datetime as dt
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import structlog
+from django.conf import settings
+from django.db import DatabaseError
+from django.utils import timezone
+
+from quotas.errors import Refusal
+from runs.agents import get_agent
+from runs.outcomes import ErrorClass, Failed, Outcome, Succeeded
+from runs.results import dumps
+from runs.services.attempts import Finish
+from workers import metrics
+from workers.config import WorkerConfig
+from workers.context import Context, Identity
+from workers.delivery import Started
+from workers.event_buffer import EventBuffer
+from workers.event_writer import EventWriter
+from workers.executor import Execution, Stop
+from workers.finaliser import Finaliser
+from workers.owned import OwnedRun, OwnedRuns
+from workers.ports import AttemptIsFenced, WorkerPorts
+from workers.units import Units
+
+log = structlog.get_logger(__name__)
+ABANDONED_MAX = 1000
+
+
+class Attempts:
+    """Runs attempts for one worker. `own` may be called in a unit's thread; everything else runs in the loop."""
+
+    def __init__(
+        self, config: WorkerConfig, owned: OwnedRuns, writer: EventWriter, finaliser: Finaliser, units: Units
+    ) -> None:
+        self.config = config
+        self.owned = owned
+        self.writer = writer
+        self.finaliser = finaliser
+        self.units = units
+        self.abandoned: set[asyncio.Task[Any]] = set()  # handlers that ignored their cancellation, while they go on
+        # More than places, on demand: an abandoned handler keeps its thread and must not keep another run waiting.
+        self._handlers = ThreadPoolExecutor(config.concurrency + ABANDONED_MAX, thread_name_prefix="handler")
+
+    def close(self) -> None:
+        self._handlers.shutdown(wait=False, cancel_futures=True)
+
+    async def run(self, owned: OwnedRun) -> None:
+        """Run a claimed run's handler and end its attempt, by whatever outcome. Never raises."""
+        began = time.monotonic()
+        if began - owned.renewed_at > self.config.lost_after:
+            owned.execution.stop(Stop.LOST)  # the process stood still between the claim and this line
+        try:
+            outcome = await owned.execution.run(self._handlers)
+            outcome = await self._fit(owned, outcome)
+            owned.buffer.close()
+            await self.writer.flush([owned], everything=True)
+            await self.finaliser.finish(owned.entry, _finish_of(owned, outcome))
+            self._count(owned, outcome, time.monotonic() - began)
+        except Exception:
+            # Nothing above is expected to raise; if it does, the lease lapses and takeover ends the run.
+            log.exception("attempt.broke", run_id=str(owned.run_id))
+        finally:
+            self._abandon(owned.execution)
+            self.owned.remove(owned)
+
+    def own(self, started: Started) -> OwnedRun:
+        """Make a claimed run this process's: from here on the beat renews its lease."""
+        run, entry = started.claimed.run, started.entry
+        spec = get_agent(run.agent)
+        buffer = EventBuffer(run.fence, _clock_offset(started.claimed.started.at))
+
+        async def flush() -> None:
+            await self.writer.flush([owned], everything=True)
+
+        identity = Identity(
+            run_id=run.pk,
+            agent=run.agent,
+            attempt=run.attempt,
+            fence=run.fence,
+            worker=self.config.consumer,
+            account_id=run.account_id,
+            metadata=run.metadata,
+        )
+        ctx = Context(identity, buffer, WorkerPorts(run, started.claimed.token, self.units, flush))
+        execution = Execution(spec, ctx, run.input, time_limit=run.time_limit_seconds, grace=self.config.handler_grace)
+        owned = OwnedRun(run, started.claimed.token, entry, ctx, buffer, execution, renewed_at=started.claimed_at)
+        run.input_json = ""  # the handler has it; a worker need not hold it twice
+        self.owned.add(owned)
+        if run.cancel_requested_at is not None:
+            execution.stop(Stop.CANCEL)
+        return owned
+
+    async def _fit(self, owned: OwnedRun, outcome: Outcome) -> Outcome:
+        """Turn a result that is too large for a row into an artifact (protocol 11.1)."""
+        match outcome:
+            case Succeeded(result_json) if len(result_json) > settings.RESULT_INLINE_BYTES:
+                named = await self._as_artifact(owned, "result.json", result_json)
+                if named is None:
+                    message = "The result is too large for the row, and could not be stored as a file."
+                    return Failed(ErrorClass.NOT_STORABLE, "ResultNotStored", message)
+                return Succeeded(named)
+            case Failed(partial_json=str() as partial) if len(partial) > settings.RESULT_INLINE_BYTES:
+                return replace(outcome, partial_json=await self._as_artifact(owned, "partial.json", partial))
+            case _:
+                return outcome
+
+    async def _as_artifact(self, owned: OwnedRun, name: str, text: str) -> str | None:
+        """Store a large JSON text as a file; returns the JSON that names it, or None when it cannot be stored."""
+        try:
+            stored = await owned.ctx.artifact(name, text.encode("utf-8"), "application/json")
+        except (AttemptIsFenced, OSError, DatabaseError, Refusal) as error:
+            log.warning("result.not_stored", run_id=str(owned.run_id), error=str(error))
+            return None
+        return dumps({"artifact": stored["name"], "size": stored["size"]})
+
+    def _count(self, owned: OwnedRun, outcome: Outcome, seconds: float) -> None:
+        metrics.runs_ended.labels(owned.run.agent, type(outcome).__name__.lower()).inc()
+        metrics.run_seconds.labels(owned.run.agent).observe(seconds)
+
+    def _abandon(self, execution: Execution) -> None:
+        if execution.abandoned is not None:
+            metrics.abandoned.inc()
+            self.abandoned.add(execution.abandoned)
+            execution.abandoned.add_done_callback(self.abandoned.discard)
+
+
+def _clock_offset(database_time: dt.datetime) -> dt.timedelta:
+    """Return the database's clock minus ours, where they differ by more than the way of an answer explains."""
+    offset = database_time - timezone.now()
+    return offset if abs(offset) > dt.timedelta(seconds=1) else dt.timedelta(0)
+
+
+def _finish_of(owned: OwnedRun, outcome: Outcome) -> Finish:
+    usage, cost = owned.ctx.usage.snapshot()
+    return Finish(
+        run_id=owned.run_id,
+        account_id=owned.run.account_id,
+        fence=owned.fence,
+        token=owned.token,
+        outcome=outcome,
+        usage=usage,
+        cost=cost,
+        last_seq=owned.buffer.last_seq,
+        progress=owned.ctx.progress_now,
+        price_book=owned.ctx.usage.price_book,
+    )
