@@ -170,7 +170,11 @@ def _import_file(file: Path) -> None:
         raise ImproperlyConfigured(f"AGENTOPS_APPS: {file} is not a Python file.")
     module = importlib.util.module_from_spec(found)
     sys.modules[name] = module
-    found.loader.exec_module(module)
+    try:
+        found.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]  # as `import` does: half a module must not look like a whole one the next time
+        raise
 
 
 def get_agent(name: str) -> AgentSpec:

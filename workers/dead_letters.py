@@ -118,7 +118,7 @@ def requeue(
         try:
             new = requeue_run(run_id=run_id, actor=actor, reason=reason, request_id=request_id).run
         except AlreadyRequeued as refusal:
-            raise NotOpen(dead_letter=letter.pk, state=state_of(letter), **refusal.facts) from refusal
+            raise NotOpen(dead_letter=letter.pk, state=str(DeadLetter.State.REQUEUED), **refusal.facts) from refusal
         _resolve(letter, DeadLetter.State.REQUEUED, actor, reason)
         _audit("dead_letter.requeue", letter, actor, reason, request_id, after={"run": str(new.pk)})
         return new

@@ -98,9 +98,11 @@ def test_a_dead_letter_requeued_from_two_places_makes_one_run(account):
     before = working.rows()
 
     calls = [lambda: dead_letters.requeue(dead_letter_id=letter.pk, actor="tester", reason="again")] * 8
-    good, bad = accepted(in_parallel(*calls))
+    results = in_parallel(*calls)
+    good, bad = accepted(results)
 
     assert (len(good), bad) == (1, {NotOpen})
+    assert {refusal.facts["state"] for refusal in results if isinstance(refusal, NotOpen)} == {"requeued"}
     assert working.new_rows(before) == {"Run": 1, "Transition": 1, "Hold": 1, "AuditEntry": 2}
     assert DeadLetter.objects.get().state == "requeued"
 

@@ -56,6 +56,15 @@ def test_a_place_that_is_not_there_is_named_every_time(undiscovered, settings):
             agents.discover()
 
 
+def test_a_file_that_fails_to_import_fails_every_time(undiscovered, settings, tmp_path):
+    (tmp_path / "broken_agents.py").write_text("raise RuntimeError('half a module')\n", encoding="utf-8")
+    settings.AGENTOPS_APPS = [str(tmp_path)]
+
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="half a module"):
+            agents.discover()
+
+
 MANY_AT_ONCE = """
 import django, threading
 django.setup()

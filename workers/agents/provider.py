@@ -64,6 +64,8 @@ async def connect() -> AsyncIterator[AsyncOpenAI]:
         api_key=settings.OPENAI_API_KEY or "none",
         max_retries=0,
         timeout=TIMEOUT,
+        # Servers close a kept connection after so many requests or seconds; a request sent into that moment is lost.
+        default_headers={"Connection": "close"},
     ) as client:
         yield client
 

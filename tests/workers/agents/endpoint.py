@@ -18,6 +18,7 @@ class Reply(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self.server.requests.append((self.path, body))
+        self.server.headers.append({name.lower(): value for name, value in self.headers.items()})
         self.server.script(self, body)
 
     def problem(self, status: int, message: str, **more: Any) -> None:
@@ -58,6 +59,7 @@ class Endpoint(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Reply)
         self.script = script
         self.requests: list[tuple[str, dict[str, Any]]] = []
+        self.headers: list[dict[str, str]] = []
 
     @property
     def url(self) -> str:

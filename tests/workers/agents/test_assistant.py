@@ -68,6 +68,7 @@ def test_a_conversation_is_sent_as_it_is(settings):
     assert path == "/v1/chat/completions"
     assert (body["messages"], body["model"], body["temperature"]) == (messages, "gpt-4o-mini", 0)
     assert body["stream_options"] == {"include_usage": True}
+    assert server.headers[0]["connection"] == "close"  # no request is sent into a connection the server is closing
 
 
 def test_a_limit_known_under_its_newer_name_is_sent_again_under_it(settings):

@@ -34,14 +34,29 @@ def test_the_nearest_comes_first_and_its_twin_comes_last():
 def test_candidates_are_frequent_groups_without_stopwords():
     sentences = ["The storm lantern hangs in the tower.", "Light the storm lantern at dusk.", "A Tower needs light."]
 
-    found = keywords.candidates(sentences)
+    [found] = keywords.candidates([sentences])
 
     assert found[0] == "storm lantern"
     assert not any(word.casefold() in {"the", "at", "a", "in"} for group in found for word in group.split())
 
 
 def test_candidates_of_a_script_without_blanks():
-    assert "灯台" in keywords.candidates(["灯台は古い。", "灯台の光。", "古い灯台。"])
+    assert "灯台" in keywords.candidates([["灯台は古い。", "灯台の光。", "古い灯台。"]])[0]
+
+
+def test_a_chapters_candidates_are_its_own_matters():
+    rule = "Inspectors ask about this chapter first. "
+    chapters = [[rule, f"The {thing} is old.", f"Clean the {thing}."] for thing in ("storm lantern", "fog horn")]
+
+    lantern, horn = keywords.candidates(chapters)
+
+    assert (lantern[0], horn[0]) == ("storm lantern", "fog horn")
+
+
+def test_outsiders_are_not_picked_for_being_different():
+    near = [vector(1, n / 100, 0) for n in range(8)]
+
+    assert 8 not in rank.pick([*near, vector(-1, 0, 1)], vector(1, 0, 0), 2)
 
 
 def test_chosen_words_are_no_parts_of_each_other():

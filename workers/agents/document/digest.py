@@ -75,7 +75,7 @@ class Plan:
     chapters: list[Chapter]
     chunks: list[Chunk]
     ranked: list[list[str]] = field(default_factory=list)  # per chunk
-    words: list[str] = field(default_factory=list)
+    words: list[list[str]] = field(default_factory=list)  # candidates for key words, per chapter
 
     def of_chapter(self, number: int) -> list[str]:
         """Return the chapter's sentences that have vectors, in order."""
@@ -175,7 +175,9 @@ def _plan(read: Callable[[], Document]) -> Plan:
     ]
     plan = Plan(document, chapters, chunks)
     plan.ranked = _ranked(chunks)
-    plan.words = keywords.candidates([s for chunk in chunks for s in chunk.sentences])
+    plan.words = keywords.candidates(
+        [[s for chunk in chunks if chunk.chapter == number for s in chunk.sentences] for number in range(len(chapters))]
+    )
     return plan
 
 
@@ -200,13 +202,13 @@ def _telling(chunk: Chunk) -> list[str]:
 
 
 async def _embed(plan: Plan, embeddings: Embeddings, steps: _Steps) -> None:
-    await embeddings.recall(plan.words + [s for sentences in plan.ranked for s in sentences])
+    everything = [text for texts in (*plan.ranked, *plan.words) for text in texts]
+    await embeddings.recall(everything)
     for number, sentences in enumerate(plan.ranked, 1):
         await embeddings.make(sentences)
         steps.done(f"chunk {number} of {len(plan.chunks)} embedded")
-    await embeddings.make(plan.words)
-    # Vectors of another size may have been dropped on the way: what is missing now is made anew.
-    await embeddings.make(plan.words + [s for sentences in plan.ranked for s in sentences])
+    # The key words, and what was dropped on the way because its kept vector had another size.
+    await embeddings.make(everything)
 
 
 # -- rank -----------------------------------------------------------------------------------------------------------
@@ -215,10 +217,11 @@ def _rank(plan: Plan, known: Vectors) -> dict[str, Any]:
     vectors = {text: rank.unit(vector) for text, vector in known.items()}
     everything = list(dict.fromkeys(s for sentences in plan.ranked for s in sentences))
     middle = rank.centroid([vectors[s] for s in everything])
+    words = list(dict.fromkeys(word for found in plan.words for word in found))
     chapters = [_rank_chapter(plan, number, vectors) for number in range(len(plan.chapters))]
     return {
         "summary": "",
-        "key_words": keywords.choose(plan.words, [vectors[w] for w in plan.words], middle, KEY_WORDS),
+        "key_words": keywords.choose(words, [vectors[w] for w in words], middle, KEY_WORDS),
         "key_sentences": _key_sentences(everything, vectors, middle, KEY_SENTENCES),
         "chapters": chapters,
     }
@@ -228,8 +231,7 @@ def _rank_chapter(plan: Plan, number: int, vectors: Vectors) -> dict[str, Any]:
     chapter = plan.chapters[number]
     sentences = list(dict.fromkeys(plan.of_chapter(number)))
     middle = rank.centroid([vectors[s] for s in sentences])
-    text = chapter.text.casefold()
-    words = [word for word in plan.words if word.casefold() in text]
+    words = plan.words[number]
     return {
         "title": chapter.title,
         "summary": "",

@@ -7,7 +7,7 @@ from operator import mul
 
 from workers.agents.provider import Vector
 
-POOL = 400  # candidates that diversity looks at: keeps a long document's ranking short
+AMONG = 4  # times as many as wanted: only the nearest so many are looked at, or diversity would pick outsiders
 
 
 def dot(left: Sequence[float], right: Sequence[float]) -> float:
@@ -27,13 +27,16 @@ def centroid(vectors: Sequence[Sequence[float]]) -> Vector:
     return unit([sum(column) for column in zip(*vectors, strict=True)])
 
 
-def pick(vectors: Sequence[Sequence[float]], middle: Sequence[float], count: int) -> list[int]:
+def pick(
+    vectors: Sequence[Sequence[float]], middle: Sequence[float], count: int, among: int | None = None
+) -> list[int]:
     """Return the indexes of `count` vectors, best first: near `middle`, far from those already picked (MMR).
 
-    Nearness and likeness weigh the same: only then does it not matter that small models put all texts close together.
+    Only the nearest `among` are looked at. Nearness and likeness weigh the same: only then does it not matter that
+    small models put all texts close together.
     """
     nearness = [dot(vector, middle) for vector in vectors]
-    pool = sorted(range(len(vectors)), key=lambda i: -nearness[i])[:POOL]
+    pool = sorted(range(len(vectors)), key=lambda i: -nearness[i])[: among or AMONG * count]
     likeness = dict.fromkeys(pool, -1.0)
     picked: list[int] = []
     while pool and len(picked) < count:
