@@ -7,6 +7,7 @@ for each with the tokens reported, because llama.cpp's server logs no requests. 
 import argparse
 import http.client
 import importlib.util
+import os
 import re
 import secrets
 import select
@@ -52,6 +53,9 @@ def start_llama(key: str) -> Any:
     params.n_ctx = SLOTS * WINDOW_TOKENS
     params.n_batch = params.n_ubatch = WINDOW_TOKENS  # an embedding's text must fit into one batch
     params.cache_ram_mib = 64  # finished prompts kept for reuse; the default is 8 GiB
+    # llama.cpp's threads spin while they wait for each other: with one for every core, anything else that runs here
+    # makes a token ten times slower.
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = max(1, (os.cpu_count() or 2) - 1)
     params.embedding = True  # chat and embeddings from one process; both refused at the defaults
     params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
     return xllamacpp.Server(params)

@@ -6,6 +6,7 @@ from typing import Any
 
 import structlog
 from django.urls.exceptions import Resolver404
+from redis.exceptions import RedisError
 
 from runs.handshake import live
 
@@ -23,6 +24,9 @@ def known_paths_only(inner: Any) -> Any:
             return
         try:
             await inner(scope, receive, send)
+        except (RedisError, ConnectionError) as error:  # of the ops socket's channel layer
+            log.warning("socket.redis_away", error=str(error))
+            await send({"type": "websocket.close", "code": 1013})
         except (ValueError, Resolver404) as error:
             if "No route found" not in str(error):
                 raise

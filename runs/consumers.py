@@ -82,6 +82,7 @@ class StreamConsumer(AsyncWebsocketConsumer):
     """What the run and the session socket share: authentication, the window, client frames, closing."""
 
     caller: Caller
+    channel_layer_alias = "none"  # the stream is the truth: these sockets need no layer, and no Redis for one
 
     async def connect(self) -> None:
         self._window = Window()

@@ -3,15 +3,13 @@
 import json
 from typing import Any
 
+from runs.text import clean_text
+
 
 def dumps(value: Any) -> str:
-    """Return a value as JSON text that every database stores. Raises TypeError, ValueError (NaN), RecursionError.
+    """Return a value as JSON text that every database stores and every client reads.
 
-    Lone surrogates stay escaped: they are valid JSON, and not valid UTF-8.
+    Half a surrogate pair becomes U+FFFD: no answer could carry it. Raises TypeError, ValueError (NaN), RecursionError.
     """
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return json.dumps(value, separators=(",", ":"), allow_nan=False)
-    return text
+    return clean_text(text)
