@@ -6,7 +6,7 @@ from http import HTTPStatus
 from typing import Any
 
 import structlog
-from django.core.exceptions import BadRequest, PermissionDenied, RequestDataTooBig, SuspiciousOperation
+from django.core.exceptions import BadRequest, DisallowedHost, PermissionDenied, RequestDataTooBig, SuspiciousOperation
 from django.db import DataError, InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.views import defaults
@@ -39,6 +39,11 @@ DRF_CODES: tuple[tuple[type[exceptions.APIException], str], ...] = (
 def problem(error: Exception, context: Mapping[str, Any]) -> HttpResponse:
     """DRF's exception handler: answer any error of a view; what nobody expected is logged and is a 500."""
     request = context["request"]._request  # noqa: SLF001  Django's request, which has the META of middleware
+    if isinstance(error, exceptions.UnsupportedMediaType):
+        wanted = " or ".join(parser.media_type for parser in context["view"].get_parsers())
+        given = request.META.get("CONTENT_TYPE", "")[:100]
+        detail = f"Send Content-Type: {wanted}" + (f", not {given!a}." if given else ".")
+        return document(request, error.status_code, "unsupported_media_type", detail)
     return answer(request, error)
 
 
@@ -113,7 +118,7 @@ def _django(request: HttpRequest, error: Exception) -> HttpResponse:
     if isinstance(error, RequestDataTooBig):
         return document(request, 413, "body_too_large", "The request body is too large.")
     if isinstance(error, BadRequest | SuspiciousOperation):
-        return document(request, 400, "invalid_request", "The request is malformed.")
+        return _malformed(request, error)
     if isinstance(error, DataError):
         # The border checks come first; what a database still finds wrong with a value is the client's to change.
         log.warning("api.data_refused", exc_info=error)
@@ -125,6 +130,18 @@ def _django(request: HttpRequest, error: Exception) -> HttpResponse:
         return document(request, 503, "redis_unavailable", "Redis does not answer. Try again.", retry_after=1)
     log.error("api.unhandled", exc_info=error, path=request.path)
     return document(request, 500, "internal_error", "Something broke here. It was logged.")
+
+
+def _malformed(request: HttpRequest, error: BadRequest | SuspiciousOperation) -> HttpResponse:
+    if isinstance(error, DisallowedHost):
+        return document(request, 400, "unknown_host", _unknown_host(request))
+    said = str(error) if isinstance(error, BadRequest) else ""
+    return document(request, 400, "invalid_request", said or "The request is malformed.")
+
+
+def _unknown_host(request: HttpRequest) -> str:
+    host = request.META.get("HTTP_HOST", "")[:100]
+    return f"This instance does not answer to the host name {host!a}: AGENTOPS_ALLOWED_HOSTS does not list it."
 
 
 def _database(request: HttpRequest, error: OperationalError | InterfaceError) -> HttpResponse:
@@ -165,6 +182,8 @@ def handler400(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Answer a malformed request."""
     if request.path.startswith(API):
         return answer(request, exception)
+    if isinstance(exception, DisallowedHost):  # also where templates need the host's name
+        return HttpResponse(_unknown_host(request) + "\n", status=400, content_type="text/plain; charset=utf-8")
     return defaults.bad_request(request, exception)
 
 

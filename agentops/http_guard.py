@@ -7,13 +7,17 @@ application, so there the limit is also set where the bytes arrive: without it a
 import json
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
 from django.conf import settings
 from django.utils.http import parse_header_parameters
 
-from runs.uploads import ENVELOPE_BYTES
+from agentops.middleware import sane_id
+from quotas import strict_json
+from quotas.errors import Refusal
+from runs.uploads import ENVELOPE_BYTES, UploadTooLarge
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 LINGER_SECONDS = 10.0  # how long a refused sender may go on, so that it can read the answer
@@ -25,9 +29,13 @@ class BodyTooLarge(Exception):
 
 def body_limit(content_type: str) -> int:
     """Return how many bytes a body of this type may have."""
-    if content_type.lower().startswith("multipart/form-data"):
+    if _is_upload(content_type):
         return int(settings.UPLOAD_LIMIT) + ENVELOPE_BYTES
     return int(settings.BODY_LIMIT)
+
+
+def _is_upload(content_type: str) -> bool:
+    return content_type.lower().startswith("multipart/form-data")
 
 
 def guarded(inner: Application) -> Application:
@@ -35,14 +43,14 @@ def guarded(inner: Application) -> Application:
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        kind = headers.get(b"content-type", "")
+        kind, name = headers.get(b"content-type", ""), sane_id(headers.get(b"x-request-id", ""))
         limit = body_limit(kind)
         if not _is_parsable(kind):
-            await _send(send, _problem(400, "invalid_request", "The Content-Type is malformed."))
+            await _send(send, _problem(name, 400, "invalid_request", "The Content-Type is malformed."))
             return
         announced = headers.get(b"content-length", "")
         if announced.isdigit() and int(announced[:19]) > limit:
-            await _send(send, _too_large(limit))
+            await _send(send, _too_large(name, kind))
             return
         received = 0
 
@@ -58,7 +66,7 @@ def guarded(inner: Application) -> Application:
             await inner(scope, counted, send)
         except BodyTooLarge:
             # Django reads the whole body before anything else: nothing has been sent yet.
-            await _send(send, _too_large(limit))
+            await _send(send, _too_large(name, kind))
 
     return application
 
@@ -71,21 +79,35 @@ def _is_parsable(content_type: str) -> bool:
     return True
 
 
-def _problem(status: int, code: str, detail: str, **facts: Any) -> tuple[int, bytes]:
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A problem document on its way out."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+def _problem(request_id: str, status: int, code: str, detail: str, **facts: Any) -> Answer:
     title = HTTPStatus(status).phrase
-    body = {"type": f"urn:agentops:problem:{code}", "title": title, "status": status, "detail": detail, "code": code}
-    return status, json.dumps(body | facts).encode()
+    known = {"type": f"urn:agentops:problem:{code}", "title": title, "status": status, "detail": detail, "code": code}
+    body = json.dumps(known | {"request_id": request_id} | facts).encode()
+    headers = {"Content-Type": "application/problem+json", "Content-Length": str(len(body)), "X-Request-ID": request_id}
+    return Answer(status, headers, body)
 
 
-def _too_large(limit: int) -> tuple[int, bytes]:
-    return _problem(413, "body_too_large", f"The request body is larger than {limit} bytes.", limit=limit)
+def _too_large(request_id: str, content_type: str) -> Answer:
+    if _is_upload(content_type):
+        error: Refusal = UploadTooLarge(limit=int(settings.UPLOAD_LIMIT))
+    else:
+        error = strict_json.BodyTooLarge(limit=int(settings.BODY_LIMIT))
+    return _problem(request_id, error.status, error.code, error.message, **error.facts)
 
 
-async def _send(send: Any, answer: tuple[int, bytes]) -> None:
-    status, body = answer
-    headers = [(b"content-type", b"application/problem+json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+async def _send(send: Any, answer: Answer) -> None:
+    headers = [(name.lower().encode(), value.encode()) for name, value in answer.headers.items()]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})
 
 
 def limit_daphne() -> None:
@@ -101,13 +123,15 @@ def limit_daphne() -> None:
         self.agentops_received += len(data)
         if self.agentops_refused:
             return
-        limit = body_limit(_first(self.requestHeaders.getRawHeaders("content-type")))
+        kind = _first(self.requestHeaders.getRawHeaders("content-type"))
+        limit = body_limit(kind)
         announced = _first(self.requestHeaders.getRawHeaders("content-length"))[:19]
         if max(self.agentops_received, int(announced) if announced.isdigit() else 0) <= limit:
             store(self, data)
         else:
             self.agentops_refused = True
-            _refuse(self, limit)
+            name = sane_id(_first(self.requestHeaders.getRawHeaders("x-request-id")))
+            _refuse(self, _too_large(name, kind))
 
     def process_unless_refused(self: Any) -> Any:
         if not self.agentops_refused:
@@ -119,17 +143,12 @@ def limit_daphne() -> None:
     request_class.process = process_unless_refused
 
 
-def _refuse(request: Any, limit: int) -> None:
+def _refuse(request: Any, answer: Answer) -> None:
     """Write the 413 at once, and end the connection when the sender stops or after a while."""
-    _, body = _too_large(limit)
-    head: Mapping[str, str] = {
-        "Content-Type": "application/problem+json",
-        "Content-Length": str(len(body)),
-        "Connection": "close",
-    }
+    head = {**answer.headers, "Connection": "close"}
     lines = ["HTTP/1.1 413 Content Too Large", *(f"{name}: {value}" for name, value in head.items()), "", ""]
     transport = request.channel.transport
-    transport.write("\r\n".join(lines).encode() + body)
+    transport.write("\r\n".join(lines).encode() + answer.body)
     reactor: Any = sys.modules["twisted.internet.reactor"]
     reactor.callLater(LINGER_SECONDS, transport.abortConnection)  # nothing happens where it has ended by then
 

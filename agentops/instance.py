@@ -1,4 +1,4 @@
-"""An instance's data folder: its lock, its secret key, and `instance.json`, where other commands read the addresses."""
+"""An instance's data folder: its lock, its secret key, and `instance.json`, where other commands read the rest."""
 
 import contextlib
 import fcntl
@@ -7,6 +7,7 @@ import os
 import secrets
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -67,6 +68,12 @@ def write(folder: Path, facts: dict[str, Any]) -> None:
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         json.dump(facts, file, indent=2)
     fresh.replace(folder / "instance.json")
+
+
+def absolute_apps(places: Iterable[str]) -> list[str]:
+    """Return `AGENTOPS_APPS` entries as they hold in any working folder: paths that exist made absolute."""
+    paths = ((place, Path(place).expanduser()) for place in places)
+    return [str(path.absolute()) if path.exists() else place for place, path in paths]
 
 
 def sqlite_url(folder: Path) -> str:

@@ -29,6 +29,11 @@ EXPOSE_HEADERS = "Location, Idempotent-Replayed, Retry-After, WWW-Authenticate, 
 PREFLIGHT_SECONDS = "600"
 
 
+def sane_id(given: str) -> str:
+    """Return the caller's request id where it is one that a log can take, else a new one."""
+    return given if SANE_ID.fullmatch(given) else uuid4().hex
+
+
 @sync_and_async_middleware
 def request_id(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequest], Any]:
     """Take the caller's X-Request-ID or make one: it is in every log line and in the answer.
@@ -37,8 +42,7 @@ def request_id(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequ
     """
 
     def begin(request: HttpRequest) -> HttpResponseBase | None:
-        given = request.META.get("HTTP_X_REQUEST_ID", "")
-        name = given if SANE_ID.fullmatch(given) else uuid4().hex
+        name = sane_id(request.META.get("HTTP_X_REQUEST_ID", ""))
         request.META[REQUEST_ID] = name
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=name)

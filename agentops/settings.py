@@ -1,7 +1,7 @@
 """The one settings module. Every value comes from the environment or from the instance's data folder.
 
-`manage.py up` writes `<data folder>/instance.json` (the addresses of what it started), so that every other
-command finds the instance through `AGENTOPS_DATA_DIR` alone. `docs/settings.md` lists every variable.
+`manage.py up` writes `<data folder>/instance.json` (the addresses of what it started, where its agents are), so that
+every other command finds the instance through `AGENTOPS_DATA_DIR` alone. `docs/settings.md` lists every variable.
 """
 
 import json
@@ -58,7 +58,7 @@ SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
 
 # -- what is installed ------------------------------------------------------------------------------
-AGENTOPS_APPS = env.words("AGENTOPS_APPS")
+AGENTOPS_APPS = env.words("AGENTOPS_APPS") or list(INSTANCE.get("apps") or [])
 INSTALLED_APPS = [
     "agentops.console.apps.ConsoleAdminConfig",
     "django.contrib.auth",
@@ -211,6 +211,7 @@ AXES_VERBOSE = False
 USE_TZ = True
 TIME_ZONE = "UTC"
 LANGUAGE_CODE = "en"
+FORMAT_MODULE_PATH = ["agentops.formats"]
 STATIC_URL = "/static/"
 STATIC_ROOT = Path(env.text("AGENTOPS_STATIC_ROOT", str(DATA_DIR / "static")))
 MEDIA_ROOT = Path(env.text("AGENTOPS_FILES_DIR", str(DATA_DIR / "files")))
@@ -277,7 +278,7 @@ SPECTACULAR_SETTINGS = {
 }
 
 # -- runs -------------------------------------------------------------------------------------------
-AGENTOPS_PROBE_AGENTS = env.boolean("AGENTOPS_PROBE_AGENTS", default=False)
+AGENTOPS_PROBE_AGENTS = env.boolean("AGENTOPS_PROBE_AGENTS", default=bool(INSTANCE.get("probe_agents")))
 AGENTOPS_PROBE_LOG = env.text("AGENTOPS_PROBE_LOG")
 AGENTOPS_PRICES = env.text("AGENTOPS_PRICES")
 SWEEP_SECONDS = env.seconds("AGENTOPS_SWEEP_SECONDS", 2)

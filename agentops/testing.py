@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+from django.db import connections
+
 from runs import events
 from runs.agents import get_agent
 from runs.ids import new_run_id
@@ -46,6 +48,13 @@ class RunResult:
     def output(self) -> str:
         """All `output.delta` texts, joined."""
         return "".join(event["data"]["text"] for event in self.events if event["kind"] == "output.delta")
+
+
+def _check(name: str, run_input: Any) -> None:
+    try:
+        check_input(name, run_input)
+    finally:
+        connections.close_all()  # of this thread, which ends with the event loop
 
 
 class _TestPorts:
@@ -97,7 +106,7 @@ async def arun_agent(
     cancel_after: float | None = None,
 ) -> RunResult:
     """`run_agent` for async tests."""
-    await asyncio.to_thread(check_input, name, run_input)
+    await asyncio.to_thread(_check, name, run_input)
     spec = get_agent(name)
     stored = {key: InputFile(label, "application/octet-stream", data) for key, (label, data) in (files or {}).items()}
     ports = _TestPorts(stored)

@@ -15,6 +15,7 @@ from django.conf import settings
 from agentops import embedded, env, instance
 from agentops.model_server import MODEL_NAME
 from agentops.reload import SourceWatch
+from workers.config import PORT_MAX
 from workers.supervisor import ChildFailed, ChildSpec, Interrupted, Supervisor
 
 FAILED, PORT_TAKEN, FOLDER_IN_USE = 1, 2, 3  # exit codes
@@ -67,6 +68,8 @@ def start(options: Options) -> int:
 
 def choose_port(host: str, port: int) -> int:
     """Return the port, or a free one for 0. Raises CannotListen."""
+    if not 0 <= port <= PORT_MAX:
+        raise CannotListen(f"--port must be 0 to {PORT_MAX}, not {port}.")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -92,6 +95,8 @@ class Machine:
         self.given_redis_url = env.text("REDIS_URL")
         self.socket_path = None if self.given_redis_url else embedded.socket_path(folder)
         self.listener = embedded.model_listener() if self._wants_embedded_model() else None
+        # Of the environment alone: our own settings may come from what an earlier `up` wrote.
+        self.apps = instance.absolute_apps(env.words("AGENTOPS_APPS"))
         self.env = {**os.environ, "AGENTOPS_DATA_DIR": str(folder), "PYTHONUNBUFFERED": "1"}
         self.supervisor = Supervisor(folder / "logs", cwd=settings.BASE_DIR, say=say, changed=self._write_instance)
         self.facts: dict[str, Any] = {}
@@ -107,7 +112,7 @@ class Machine:
             code, grace = FAILED, STOP_AFTER_FAILURE_SECONDS
         except Interrupted:
             pass
-        say("Stopping: web, workers, model, broker. A second signal ends them at once.")
+        say(self._farewell())
         self.supervisor.stop(at_most=grace)
         self._tidy()
         return code
@@ -174,7 +179,7 @@ class Machine:
     def _on_pass(self) -> Callable[[], None]:
         if not self.options.reload:
             return lambda: None
-        watch = SourceWatch(settings.BASE_DIR, settings.AGENTOPS_APPS)
+        watch = SourceWatch(settings.BASE_DIR, self.apps)
         reloaded = [name for name in self.supervisor.children if name.startswith(("web", "worker-"))]
 
         def reload_on_change() -> None:
@@ -204,6 +209,8 @@ class Machine:
             "redis_url": redis_url,
             "openai_base_url": env.text("OPENAI_BASE_URL") or embedded_url,
             "model": env.text("AGENTOPS_MODEL") or (MODEL_NAME if self.listener else None),
+            "apps": self.apps,
+            "probe_agents": env.boolean("AGENTOPS_PROBE_AGENTS", default=False),
         }
 
     def _pids(self) -> dict[str, int]:
@@ -239,6 +246,8 @@ class Machine:
                 "  (shown this once; later: ./run changepassword admin, ./run create_api_key)",
             ]
         lines.append(f"  model     {self._model_sentence()}")
+        if not self.options.workers:
+            lines.append("  workers   none: runs are accepted and wait until `./run runworker_streams` takes them.")
         if self.folder != Path(DEFAULT_FOLDER).absolute():
             lines.append(f"export AGENTOPS_DATA_DIR={shlex.quote(str(self.folder))}")
         if self.options.host not in {"127.0.0.1", "localhost", "::1"} and not env.text("AGENTOPS_ALLOWED_HOSTS"):
@@ -247,6 +256,16 @@ class Machine:
             lines.append("On this system the children outlive a kill -9 of `up`: end them by the pids above.")
         lines.append("Ctrl+C stops everything in order.")
         return lines
+
+    def _farewell(self) -> str:
+        names = self.supervisor.names_in_stop_order()
+        sentence = f"Stopping: {', '.join(names)}." if names else "Stopping."
+        if any(name.startswith("worker-") for name in names):
+            sentence += (
+                f" Runs that are being worked on may end first, for at most {settings.DRAIN_GRACE_SECONDS:.0f} s;"
+                " the workers' lines say how many. A second signal ends them at once."
+            )
+        return sentence
 
     def _model_sentence(self) -> str:
         if self.listener is not None:

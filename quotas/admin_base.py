@@ -4,6 +4,7 @@ from typing import Any
 
 from django.contrib import admin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import BadRequest
 from django.core.paginator import Paginator
 from django.db.models import Model, QuerySet
@@ -47,8 +48,13 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         for selected in request.POST.getlist(ACTION_CHECKBOX_NAME):
             if not (selected.isascii() and selected.isdigit() and len(selected) <= ID_DIGITS):
                 raise BadRequest("This is no selection of rows.")
-        title = str(self.opts.verbose_name_plural).capitalize()
-        return super().changelist_view(request, {"title": title, **(extra_context or {})})
+        return super().changelist_view(request, extra_context)
+
+    def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
+        """Leave the action bar out where there is nothing to select."""
+        changelist = super().get_changelist_instance(request)
+        changelist.show_admin_actions = bool(changelist.result_count)
+        return changelist
 
     def has_add_permission(self, request: HttpRequest) -> bool:  # noqa: ARG002  Django's signature
         return False

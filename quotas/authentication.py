@@ -5,7 +5,7 @@ from typing import Any
 
 from django.http import HttpRequest
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication
-from rest_framework.exceptions import PermissionDenied
+from rest_framework.exceptions import MethodNotAllowed, PermissionDenied
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
@@ -121,6 +121,8 @@ class HasScope(BasePermission):
         if not isinstance(caller, Caller):
             raise NotSignedIn
         method = request.method or "GET"
+        if getattr(view, method.lower(), None) is None:
+            raise MethodNotAllowed(method)  # before any scope: no key could do it
         named: dict[str, str] = getattr(view, "scopes", {})
         needed = named.get("GET" if method in SAFE_METHODS else method)
         if needed is None:

@@ -44,13 +44,18 @@ def credits_of(amount: int | None) -> str:
 
 
 def about(amount: int) -> str:
-    """Return micro-units as credits with two decimals, for places where the size counts, not the last digit."""
+    """Return micro-units as credits with two decimals, for places where the size counts, not the last digit.
+
+    Less than one credit is shown in full: a sum of small amounts is not nothing.
+    """
+    if 0 < abs(amount) < MICRO_IN_CREDIT:
+        return credits_of(amount)
     return f"{amount / MICRO_IN_CREDIT:,.2f}"
 
 
 def moment(at: dt.datetime | None) -> str:
-    """Return a time in UTC, to the second, as it sorts."""
-    return NOTHING if at is None else at.astimezone(dt.UTC).strftime("%Y-%m-%d %H:%M:%S")
+    """Return a time in UTC, to the second, as it sorts: "2026-11-29 19:32:52 UTC"."""
+    return NOTHING if at is None else at.astimezone(dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def span(seconds: float | None) -> str:

@@ -72,7 +72,7 @@ class TooManyInFlight(Refusal):
 
 
 class UnknownPrice(Refusal):
-    """The model {model} has no price for {kind} tokens. Set one with `manage.py set_price {model} {kind}=<amount>`."""
+    """{model} has no price for {kind} tokens. Set one: `./run set_price {model} input=<amount> output=<amount>`."""
 
     code = "unknown_price"
     status = 422

@@ -26,7 +26,7 @@ class RunCommand(InstanceCommand):
         try:
             broker.client().ping()
         except broker.RedisError as error:
-            self.no_instance(f"Redis does not answer at {_without_secret(settings.REDIS_URL)} ({error})")
+            self.no_instance(f"Redis does not answer at {without_secret(settings.REDIS_URL)} ({error})")
 
     def write_raw(self, text: str) -> None:
         """Print text as it is and at once: a viewer waits for every token."""
@@ -41,7 +41,8 @@ class RunCommand(InstanceCommand):
             self.usage(f"{text!r} is not the id of a run.")
 
 
-def _without_secret(url: str) -> str:
+def without_secret(url: str) -> str:
+    """Return the address without user and password."""
     scheme, _, rest = url.partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}"
 

@@ -3,6 +3,7 @@
 import json
 import sys
 import threading
+import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -20,21 +21,24 @@ from runs.selectors import get_run
 from runs.states import RunState
 
 POLL_SECONDS = 0.25
+LINE_SECONDS = 5.0  # between two lines of progress where there is no terminal
 QUIET = frozenset({"output.delta", "run.progress", "usage"})
 _pause = threading.Event()  # never set: an interruptible wait
 
 
 class Bar:
-    """The progress bar on stderr; nothing at all where stderr is not a terminal."""
+    """The progress bar on stderr; where that is no terminal, a line every few seconds if there is progress."""
 
     def __init__(self) -> None:
+        self._is_terminal = sys.stderr.isatty()
+        self._said_at = -LINE_SECONDS
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             TaskProgressColumn(),
             console=Console(file=sys.stderr),
             transient=True,
-            disable=not sys.stderr.isatty(),
+            disable=not self._is_terminal,
         )
         self._task: TaskID | None = None
 
@@ -53,10 +57,20 @@ class Bar:
     def show(self, data: dict[str, Any]) -> None:
         """Show a `run.progress` event's data: {done, total, message}."""
         total, done = data.get("total") or None, data.get("done", 0)
-        text = str(data.get("message", ""))[:60]
+        text = clean(str(data.get("message", ""))[:60])
+        if not self._is_terminal:
+            self._say(f"{done} of {total}" if total else str(done), text)
+            return
         if self._task is None:
             self._task = self._progress.add_task(text, total=total)
         self._progress.update(self._task, completed=done, total=total, description=text)
+
+    def _say(self, count: str, text: str) -> None:
+        now = time.monotonic()
+        if now - self._said_at >= LINE_SECONDS:
+            self._said_at = now
+            sys.stderr.write(f"{count} {text}".rstrip() + "\n")
+            sys.stderr.flush()
 
 
 class Watcher:
@@ -114,6 +128,8 @@ class Watcher:
             self.write(as_line(run_facts(run)) + "\n")
             return EXIT_OF_STATE[RunState(run.state)]
         if run.error:
+            if run.error.get("traceback"):
+                self._line(str(run.error["traceback"]).rstrip())
             self._line(f"error: {run.error.get('class')}: {run.error.get('message')}")
         elif run.result is not None:
             self._line("result: " + json.dumps(run.result, ensure_ascii=False, indent=2))

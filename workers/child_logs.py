@@ -22,20 +22,21 @@ class ChildLog:
     def __init__(self, path: Path, name: str) -> None:
         self.path = path
         self.name = name
+        self._began = self._shown = 0
         self.rotate()
-        self._shown = self._size()
+        self._began = self._shown = self._size()  # what is before belongs to an earlier start
 
     def rotate(self) -> None:
         """Set a large file aside. Copied and cut, because the child goes on appending to the same file."""
         if self._size() > FILE_MAX:
             shutil.copyfile(self.path, self.path.with_name(f"{self.path.name}.1"))
             os.truncate(self.path, 0)
-            self._shown = 0
+            self._began = self._shown = 0
 
     def tail(self, lines: int = 6) -> str:
-        """Return the last lines of the file, for the message about a child that failed."""
+        """Return the last lines written since our start, for the message about a child that failed."""
         with self.path.open("rb") as file:
-            file.seek(max(0, self._size() - READ_BYTES))
+            file.seek(max(self._began, self._size() - READ_BYTES))
             text = file.read().decode("utf-8", errors="replace")
         return "\n".join(text.strip().splitlines()[-lines:])
 
@@ -43,7 +44,7 @@ class ChildLog:
         """Copy complete new lines through `write`, which answers False when it can take no more now."""
         size = self._size()
         if size < self._shown:
-            self._shown = 0
+            self._began = self._shown = 0
         if size - self._shown > LAG_MAX:
             write(f"[{self.name}] … {size - self._shown} bytes not shown, see {self.path}\n".encode())
             self._shown = size

@@ -10,6 +10,8 @@ from django.core.exceptions import ImproperlyConfigured
 
 from runs.agents import list_agents
 
+PORT_MAX = 65535
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
@@ -37,6 +39,8 @@ class WorkerConfig:
             raise ImproperlyConfigured("--queues names no queue.")
         if not 1 <= self.concurrency <= 1000:
             raise ImproperlyConfigured(f"--concurrency must be 1 to 1000, not {self.concurrency}.")
+        if not 0 <= self.port <= PORT_MAX:
+            raise ImproperlyConfigured(f"--port must be 0 to {PORT_MAX}, not {self.port}.")
         if not self.agents:
             raise ImproperlyConfigured("No agent is known: check --agents and AGENTOPS_APPS.")
         if not self.consumer:

@@ -22,6 +22,7 @@ PASS_SECONDS = 0.2
 BACKOFF_MAX_SECONDS = 30.0
 SETTLED_SECONDS = 60.0  # a child that lived this long starts its back-off anew
 RELOAD_GRACE_SECONDS = 3.0
+FIRST_WORD_SECONDS, WORD_SECONDS = 2.0, 15.0  # when the operator is told what a stop waits for
 
 
 class ChildFailed(Exception):
@@ -113,6 +114,11 @@ class Supervisor:
 
     def pids(self) -> dict[str, int]:
         return {name: child.process.pid for name, child in self.children.items() if child.alive}
+
+    def names_in_stop_order(self) -> list[str]:
+        """Return the children that are alive, as `stop` goes through them."""
+        alive = [child for child in self.children.values() if child.alive]
+        return [child.spec.name for child in sorted(alive, key=lambda child: child.spec.stop_rank)]
 
     # -- start -------------------------------------------------------------------------------------
     def spawn(self, spec: ChildSpec) -> Child:
@@ -249,9 +255,13 @@ class Supervisor:
         self._pump()
 
     def _await_end(self, child: Child, deadline: float, asked: int) -> None:
-        while child.alive and time.monotonic() < deadline:
+        next_word = time.monotonic() + FIRST_WORD_SECONDS
+        while child.alive and (now := time.monotonic()) < deadline:
             if self.signals.count > asked:
                 break
+            if now > next_word:
+                self._say(f"Waiting for {child.spec.name}, at most {deadline - now:.0f} s more.")
+                next_word = now + WORD_SECONDS
             self.signals.wait(PASS_SECONDS / 4)
             self._pump()
         if child.alive:

@@ -43,6 +43,7 @@ log = structlog.get_logger(__name__)
 UNIT_THREADS = 8
 BACKOFF_MAX_SECONDS = 5.0
 WATCH_SECONDS = 0.5
+TELL_SECONDS = 3.0
 LEAVE_SECONDS = 5.0
 
 
@@ -266,6 +267,7 @@ class Worker:
         if self._attempts:
             at_once = asyncio.create_task(self.shutdown.at_once.wait())
             finished = asyncio.create_task(_all_done(self._attempts))
+            telling = asyncio.create_task(self._tell_what_is_left())
             await asyncio.wait(
                 {at_once, finished}, timeout=self.config.drain_grace, return_when=asyncio.FIRST_COMPLETED
             )
@@ -274,8 +276,17 @@ class Worker:
             await asyncio.wait({at_once, finished}, return_when=asyncio.FIRST_COMPLETED)
             if not finished.done():  # a second signal: handlers get their grace, a store that is away gets no more
                 await asyncio.wait({finished}, timeout=self.config.handler_grace + LEAVE_SECONDS)
-            at_once.cancel()
-            finished.cancel()
+            for task in (at_once, finished, telling):
+                task.cancel()
+
+    async def _tell_what_is_left(self) -> None:
+        """Log how many runs a drain still waits for, whenever that has changed."""
+        told = len(self._attempts)
+        while True:
+            await asyncio.sleep(TELL_SECONDS)
+            if (left := len(self._attempts)) != told:
+                told = left
+                log.info("worker.waiting_for_runs", worker=self.config.consumer, running=left)
 
     async def _sign_off(self) -> None:
         left = []

@@ -20,7 +20,7 @@ from redis.exceptions import RedisError
 
 from quotas.access import Caller
 from quotas.admin_base import actor_of
-from quotas.display import NOTHING, TONES, between, credits_of, moment, pretty, pretty_text, span, usage_rows
+from quotas.display import NOTHING, TONES, between, credits_of, moment, pretty, pretty_text, short, span, usage_rows
 from quotas.models import AuditEntry, Hold
 from runs import tickets
 from runs.downloads import send_file
@@ -59,6 +59,7 @@ class RunPage:
         context = {
             **self._site.each_context(request),
             "title": f"Run {run.pk}",
+            "crumb": f"Run {short(run.pk)}",
             "opts": Run._meta,  # noqa: SLF001  the public way to a model's options, Django says
             "run": run,
             "facts": facts,
@@ -229,6 +230,7 @@ def _config(run: Run, user: Any) -> Facts:
         "terminal": run.state in TERMINAL,
         "tones": TONES,
         "facts": reverse("admin:run_facts", args=[run.pk]),
+        "events": reverse("admin:run_events", args=[run.pk]),
         "ticket": "" if _is_member(run, user) else reverse("admin:run_ticket", args=[run.pk]),
     }
 

@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, URLResolver, path, reverse
 
-from agentops.console import run_acts, run_page, submit
+from agentops.console import names, run_acts, run_log, run_page, submit
 from agentops.console.overview import bounded, numbers_for, open_dead_letters, recent_runs, shown
 
 # The menu by what people do, not by app. Models of other apps follow under "People and settings".
@@ -19,7 +19,6 @@ MENU = (
     ("Access", "access", ("quotas.ApiKey", "auth.User", "auth.Group")),
     ("Record", "record", ("quotas.AuditEntry",)),
 )
-NAMES = {"quotas.ApiKey": "API keys", "quotas.LedgerEntry": "Ledger", "quotas.AuditEntry": "Audit log"}
 REST = ("Sign-in record", "rest")
 
 
@@ -40,6 +39,7 @@ class AgentOpsAdminSite(AdminSite):
             path(f"{run}change/", view(run_page.RunPage(self).handle), name="runs_run_change"),
             path(f"{run}facts.json", view(run_page.facts_view), name="run_facts"),
             path(f"{run}raw.json", view(run_page.raw_view), name="run_raw"),
+            path(f"{run}events.json", view(run_log.events_view), name="run_events"),
             path(f"{run}ticket/", view(run_page.ticket_view), name="run_ticket"),
             path(f"{run}cancel/", view(run_acts.cancel), name="run_cancel"),
             path(f"{run}requeue/", view(run_acts.requeue), name="run_requeue"),
@@ -77,7 +77,7 @@ class AgentOpsAdminSite(AdminSite):
             return super().get_app_list(request, app_label)
         apps = self._build_app_dict(request)
         models = {f"{label}.{m['object_name']}": m for label, app in apps.items() for m in app["models"]}
-        for key, name in NAMES.items():
+        for key, name in names.PLURAL.items():
             if key in models:
                 models[key]["name"] = name
         _put_badge(models.get("workers.DeadLetter"))

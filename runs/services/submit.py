@@ -3,7 +3,7 @@
 import datetime as dt
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import UUID
@@ -12,11 +12,13 @@ import structlog
 from django.conf import settings
 from django.db import Error, connection, transaction
 from django.db.models import Max, Q
+from jsonschema.exceptions import ValidationError
 from redis.exceptions import RedisError
 
 from quotas import services as money
 from quotas.database import database_time, in_transaction, is_connection_lost
 from quotas.errors import Refusal
+from quotas.json_rules import check_json
 from quotas.models import AMOUNT_MAX, Account, Priority
 from quotas.prices import PriceTable
 from runs import broker, events, lifecycle, ready, scripts
@@ -91,17 +93,19 @@ def submit_run(  # noqa: PLR0913  every fact of a submit, keyword-only
         raise Unsupported(field="on_busy", value=on_busy, use="reject")
     spec = find_spec(agent)
     check_input(agent, input, account=account)
+    metadata, tags = metadata or {}, tags or []
+    _check_own(metadata, tags)
     run = Run(
         pk=new_run_id(),
         account=account,
         agent=spec.name,
         queue=spec.queue,
         priority=_allowed_priority(account, priority or spec.priority),
-        input_json=json.dumps(input, ensure_ascii=False, separators=(",", ":")),
+        input_json=_serialised(input),
         session=session,
         session_slot=slot_of(session),
-        metadata=metadata or {},
-        tags=tags or [],
+        metadata=metadata,
+        tags=tags,
         time_limit_seconds=_time_limit(spec, time_limit),
         queue_wait_seconds=spec.queue_wait_seconds or settings.QUEUE_WAIT_SECONDS,
         submitted_by=actor[:150],
@@ -151,7 +155,7 @@ def check_input(agent: str, run_input: Any, *, account: Account | None = None) -
     spec = find_spec(agent)
     found = sorted(spec.validator.iter_errors(run_input), key=lambda error: list(map(str, error.absolute_path)))
     if found:
-        errors = [{"path": "/".join(map(str, e.absolute_path)), "message": e.message[:300]} for e in found[:20]]
+        errors = [{"path": _path_of(e.absolute_path), "message": _readable(e)[:300]} for e in found[:20]]
         raise InvalidInputRefused(agent=spec.name, errors=errors)
     if account is not None and isinstance(run_input, dict):
         _check_files(spec, run_input, account)
@@ -159,6 +163,43 @@ def check_input(agent: str, run_input: Any, *, account: Account | None = None) -
         table = PriceTable.current()
         for model in _asked(spec, "models", spec.models, run_input):
             table.require(model)
+
+
+def _path_of(parts: Iterable[str | int]) -> str:
+    return "/".join(map(str, parts))
+
+
+def _readable(error: ValidationError) -> str:
+    """Return what is wrong. Of several alternatives that all fail: what each of them misses, joined by `or`."""
+    if not error.context:
+        return str(error.message)
+    alternatives: dict[Any, list[str]] = {}
+    for inner in error.context:
+        path = _path_of(inner.relative_path)
+        said = f"{path}: {_readable(inner)}" if path else _readable(inner)
+        alternatives.setdefault(inner.relative_schema_path[0], []).append(said)
+    return ", or ".join(dict.fromkeys(" and ".join(said) for said in alternatives.values()))
+
+
+def _check_own(metadata: Any, tags: Any) -> None:
+    """Check what the submitter may attach. The API has done so; a call from Python comes here first."""
+    for name, value, kind in (("metadata", metadata, dict), ("tags", tags, list)):
+        if not isinstance(value, kind):
+            raise InvalidRequest(field=name, problem=f"a {kind.__name__} is needed, not a {type(value).__name__}")
+        try:
+            check_json(value)
+        except Refusal as refusal:
+            raise InvalidRequest(field=name, problem=refusal.message.rstrip(".")) from None
+    for tag in tags:
+        if not isinstance(tag, str):
+            raise InvalidRequest(field="tags", problem=f"a tag is a text, not a {type(tag).__name__}")
+
+
+def _serialised(run_input: Any) -> str:
+    try:
+        return json.dumps(run_input, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequest(field="input", problem=f"it is not JSON ({error})") from None
 
 
 def _check_files(spec: AgentSpec, run_input: dict[str, Any], account: Account) -> None:

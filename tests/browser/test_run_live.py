@@ -80,7 +80,7 @@ def test_a_submitted_run_is_watched_live_to_its_end(browser: Browser, web: WebSe
     assert page.evaluate("window.broken") is None
     seen = kinds(page)
     assert (seen[0], seen[1], seen[-1]) == ("run.queued", "run.started", "run.succeeded")
-    assert page.locator("#run-progress-text").text_content() == f"40 of 40 {WORD}".strip()
+    assert page.locator("#run-progress-text").text_content() == f"40 of 40 · {WORD}".strip()
     assert page.locator("#live-status").text_content().startswith("The run has ended")
     with page.expect_download() as download:
         page.click("#run-artifacts a")

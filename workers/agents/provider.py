@@ -55,7 +55,7 @@ async def connect() -> AsyncIterator[AsyncOpenAI]:
     if not settings.OPENAI_BASE_URL and not settings.OPENAI_API_KEY:
         raise Fatal(
             "No model endpoint is configured. Set OPENAI_BASE_URL (any OpenAI-compatible server) or OPENAI_API_KEY "
-            "and restart the workers, or start with `./run up`, which brings a local model.",
+            "and restart the workers, or start with `./run up` without --no-model, which brings a local model.",
             ErrorClass.NOT_CONFIGURED,
         )
     # Retries belong to the run protocol; the client's own would spend money that nobody counted.

@@ -1,12 +1,14 @@
 """Template filters of the console: every state, amount and age is shown through one of these."""
 
 import datetime as dt
+from collections.abc import Mapping
 from typing import Any
 
 from django import template
 from django.utils import timezone
 from django.utils.safestring import SafeString
 
+from agentops.console import names
 from quotas import display
 
 register = template.Library()
@@ -42,3 +44,15 @@ def span(seconds: Any) -> str:
 def short(identifier: Any) -> str:
     """Return the end of an id."""
     return display.short(identifier)
+
+
+@register.simple_tag(takes_context=True)
+def heading(context: Mapping[str, Any]) -> str:
+    """Return the heading of the page."""
+    return names.heading(context)
+
+
+@register.simple_tag(takes_context=True)
+def crumbs(context: Mapping[str, Any]) -> list[names.Crumb]:
+    """Return the way to the page as (text, address)."""
+    return names.crumbs(context)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from django.conf import settings
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
@@ -17,6 +18,7 @@ from quotas.database import later
 from quotas.prices import install_default_prices
 from quotas.services import ensure_account
 from runs import broker
+from runs.command import without_secret
 from workers.models import WorkerProcess
 
 READY_SECONDS = 60.0
@@ -38,7 +40,8 @@ class Command(BaseCommand):
                 _await_processes(wanted["web"], wanted["host"], set(wanted["workers"]))
                 self._answer(json.dumps(first_start.credentials()))
         except DatabaseError as error:
-            raise CommandError(f"The database did not do its part: {error}") from error
+            address = without_secret(settings.DATABASE_URL)
+            raise CommandError(f"The database of DATABASE_URL ({address}) did not do its part: {error}") from error
 
     def _answer(self, line: str) -> None:
         self.stdout.write(line)

@@ -53,6 +53,8 @@ class Command(RunCommand):
         results = [self._cancel(run_id, options["reason"]) for run_id in self._tracked(ids)]
         if self.as_json:
             self.emit({"results": results, "count": len(results)})
+        elif not results:
+            self.say(f"No open run matches {_shown(filters)}: nothing was cancelled.")
         else:
             self.table(["run", "what"], [(row["run"], row["what"]) for row in results])
         return FAILED if any(row["what"] == "ended" for row in results) else DONE
@@ -62,15 +64,20 @@ class Command(RunCommand):
         return {"run": str(run_id), "what": verdict.what, "state": str(verdict.run.state)}
 
     def _confirm(self, count: int, filters: dict[str, str], *, is_sure: bool) -> None:
-        shown = " ".join(f"--{name} {value}" for name, value in filters.items())
         if is_sure or not count:
             return
         if self.as_json or not sys.stdin.isatty():
-            self.usage(f"{count} runs match {shown}. Add --yes to cancel them.")
-        if input(f"Cancel {count} runs that match {shown}? [y/N] ").strip().lower() not in {"y", "yes"}:
+            what = "1 run matches" if count == 1 else f"{count} runs match"
+            self.usage(f"{what} {_shown(filters)}. Add --yes to cancel.")
+        what = "1 run that matches" if count == 1 else f"{count} runs that match"
+        if input(f"Cancel {what} {_shown(filters)}? [y/N] ").strip().lower() not in {"y", "yes"}:
             self.usage("Nothing was cancelled.")
 
     @staticmethod
     def _tracked(ids: list[UUID]) -> Iterable[UUID]:
         console = Console(file=sys.stderr)
         return track(ids, "cancelling", console=console, transient=True, disable=not sys.stderr.isatty())
+
+
+def _shown(filters: dict[str, str]) -> str:
+    return " ".join(f"--{name} {value}" for name, value in filters.items())

@@ -20,6 +20,7 @@
  *   transport    "auto" (default), "websocket" or "sse"
  *
  * After the terminal event the stream ends by itself. `stop()` ends it early; it never cancels the run; `cancel()` does.
+ * `take(events, ended)` gives it events that were read in another way, such as the log of an ended run.
  */
 
 const ACK_EVENTS = 32;
@@ -109,6 +110,14 @@ export class RunStream {
   /* Ask the server to cancel the run. Returns whether a socket was there to carry it. */
   cancel() {
     return this._send({ type: "cancel" });
+  }
+
+  /* Take events that were read in another way, as if they had come; with `ended`, the stream ends after them. */
+  take(events, ended) {
+    events.forEach((event) => this._frame(event));
+    if (ended) {
+      this._end();
+    }
   }
 
   _tell(name, ...args) {
@@ -214,7 +223,7 @@ export class RunStream {
     };
     socket.onmessage = (message) => {
       this._heard();
-      this._frame(message.data);
+      this._text(message.data);
     };
     socket.onclose = (closing) => {
       this.socketFailures = opened ? 0 : this.socketFailures + 1;
@@ -308,19 +317,23 @@ export class RunStream {
     if (name && name.slice(6).trim() === "end") {
       this._end();
     } else if (data.length) {
-      this._frame(data.join("\n"));
+      this._text(data.join("\n"));
     }
   }
 
   // -- frames, the same on both --------------------------------------------------------------------
 
-  _frame(text) {
+  _text(text) {
     let frame;
     try {
       frame = JSON.parse(text);
     } catch {
       return;
     }
+    this._frame(frame);
+  }
+
+  _frame(frame) {
     if (!frame || typeof frame !== "object") {
       return;
     }

@@ -25,7 +25,7 @@ class Command(InstanceCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
-        acts = parser.add_subparsers(dest="act", required=True)
+        acts = parser.add_subparsers(dest="act", required=True, metavar="list|show|requeue|discard")
         listing = acts.add_parser("list", help="newest first")
         listing.add_argument("--state", choices=[*DeadLetter.State.values, "all"], default="open")
         listing.add_argument("--limit", type=int, default=50)
@@ -66,6 +66,8 @@ class Command(InstanceCommand):
         found = [dict(DeadLetterBrief(row).data) for row in rows[:limit]]
         if self.as_json:
             self.emit({"results": found})
+        elif not found:
+            self.say("There are no dead letters." if state == "all" else f"There are no dead letters in state {state}.")
         else:
             columns = ["id", "state", "reason", "error_class", "agent", "run", "buried_at", "message"]
             self.table(columns, [[_cell(row[name]) for name in columns] for row in found])

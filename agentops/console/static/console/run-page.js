@@ -108,6 +108,7 @@ function show(facts) {
 
 let factsTimer = null;
 let ended = config.terminal;
+let live = null;
 
 async function readFacts() {
   clearTimeout(factsTimer);
@@ -118,6 +119,9 @@ async function readFacts() {
       const facts = await answer.json();
       show(facts);
       ended = facts.terminal;
+      if (ended && live) {
+        live.runEnded();
+      }
     } else {
       wait = FACTS_MS * 4;
     }
@@ -149,12 +153,12 @@ class Timeline {
       this.last.count += 1;
       this.last.characters += textLength(event);
       this.last.row.lastChild.textContent = summary(event, this.last);
+      setTime(this.last.row.firstChild, event);
       return;
     }
     const row = element("li", event.kind === "gap" ? "event event-gap" : "event");
-    const time = element("time", "quiet", clock(event.at));
-    time.dateTime = String(event.at || "");
-    time.title = event.id ? `${event.id}, ${event.at}` : String(event.at || "");
+    const time = element("time", "quiet");
+    setTime(time, event);
     this.last = { kind: event.kind, row, count: 1, characters: textLength(event) };
     row.append(time, element("b", "event-kind", event.kind), element("span", "event-data", ""));
     row.lastChild.textContent = summary(event, this.last);
@@ -181,15 +185,24 @@ function summary(event, merged) {
     return `${merged.characters} characters in ${merged.count} events`;
   }
   if (event.kind === "run.progress") {
-    return `${data.done} of ${data.total} ${data.message || ""}`.trim();
+    return progressText(data);
   }
   const text = JSON.stringify(data);
   return text === "{}" ? "" : text.length > 600 ? `${text.slice(0, 600)}…` : text;
 }
 
-function clock(at) {
-  const moment = new Date(typeof at === "number" ? at * 1000 : at);
-  return Number.isNaN(moment.getTime()) ? String(at || "") : moment.toISOString().slice(11, 23);
+function setTime(target, event) {
+  const at = String(event.at || "");
+  const moment = new Date(at);
+  const iso = Number.isNaN(moment.getTime()) ? "" : moment.toISOString();
+  const whole = iso ? `${iso.slice(0, 10)} ${iso.slice(11, 19)} UTC` : at;
+  target.textContent = iso ? iso.slice(11, 23) : at;
+  target.dateTime = at;
+  target.title = event.id ? `${event.id}, ${whole}` : whole;
+}
+
+function progressText({ done, total, message }) {
+  return [`${done} of ${total}`, String(message || "").trim()].filter(Boolean).join(" · ");
 }
 
 class Output {
@@ -220,17 +233,21 @@ function setProgress(data) {
   if (known) {
     byId("run-progress-bar").max = total;
     byId("run-progress-bar").value = Math.min(done, total);
-    byId("run-progress-text").textContent = `${done} of ${total} ${data.message || ""}`.trim();
+    byId("run-progress-text").textContent = progressText(data);
   }
 }
 
 // -- live ----------------------------------------------------------------------------------------
 
 const STATUS = {
+  reading: "Reading the log…",
   connecting: "Connecting…",
   live: "Live",
   reconnecting: "Connection lost, trying again…",
   ended: "The run has ended; this is its whole log.",
+  partly: "The run has ended; a part of its log is no longer kept.",
+  unread: "The run has ended; its log cannot be read now, trying again…",
+  none: "The run has ended; there is no log of it.",
   refused: "You may not follow this run live; the facts are refreshed every few seconds.",
   stopped: "Stopped",
 };
@@ -253,6 +270,8 @@ class Live {
     this.paused = false;
     this.follow = true;
     this.drawing = false;
+    this.gaps = 0;
+    this.reading = false;
     this.said = 0;
     this.unsaid = 0;
     byId("follow").addEventListener("click", () => this.setFollow(!this.follow));
@@ -267,11 +286,54 @@ class Live {
       ticket: config.ticket ? readTicket : undefined,
       onEvent: (event) => this.later(() => this.event(event), 1),
       onOutput: (text, { reset }) => this.later(() => this.output.add(text, reset), 0),
-      onGap: (event) => event.id || this.later(() => this.timeline.add({ kind: "gap", ...event }), 1),
+      onGap: (event) => this.gap(event),
       onState: () => readFactsSoon(),
       onRetriedBy: () => readFactsSoon(),
       onStatus: (status) => this.status(status),
-    }).start();
+    });
+    if (ended) {
+      this.readLog();
+    } else {
+      this.stream.start();
+    }
+  }
+
+  /* The log of an ended run is read as it is kept: no socket has to open for it, nor Redis to answer. */
+  async readLog() {
+    this.reading = true;
+    this.status("reading");
+    try {
+      let log;
+      do {
+        const answer = await fetch(`${config.events}?after=${this.stream.lastId}`, { cache: "no-store" });
+        if (!answer.ok) {
+          this.status(answer.status === 404 ? "none" : "unread");
+          break;
+        }
+        log = await answer.json();
+        this.stream.take(log.events, log.ended);
+      } while (!log.ended && log.events.length);
+    } catch {
+      this.status("unread");
+    }
+    if (!this.stream.ended && page.dataset.live !== "none") {
+      setTimeout(() => this.readLog(), FACTS_MS);
+    }
+  }
+
+  /* The facts say that the run has ended: what has no connection to hear it from reads the log. */
+  runEnded() {
+    if (!this.stream.ended && this.stream.status !== "live" && !this.reading) {
+      this.stream.stop();
+      this.readLog();
+    }
+  }
+
+  gap(event) {
+    this.gaps += 1;
+    if (!event.id) {
+      this.later(() => this.timeline.add({ kind: "gap", ...event }), 1);
+    }
   }
 
   later(draw, events) {
@@ -333,17 +395,21 @@ class Live {
     }
   }
 
-  status(status) {
+  status(now) {
+    const status = now === "ended" && this.gaps ? "partly" : now;
     byId("live-status").textContent = STATUS[status] || status;
     page.dataset.live = status;
-    if (status === "ended") {
+    if (now === "ended") {
       readFactsSoon();
+    } else if (ended && now === "reconnecting") {
+      this.runEnded();
     }
   }
 }
 
 if (config.stream) {
-  new Live().start();
+  live = new Live();
+  live.start();
 }
 if (!ended) {
   factsTimer = setTimeout(readFacts, FACTS_MS);
