@@ -23,6 +23,7 @@ from runs.states import RunState
 POLL_SECONDS = 0.25
 LINE_SECONDS = 5.0  # between two lines of progress where there is no terminal
 QUIET = frozenset({"output.delta", "run.progress", "usage"})
+SAID_ON_PURPOSE = frozenset({"Fatal", "InvalidInput"})  # how an agent says it: the message is all there is to know
 _pause = threading.Event()  # never set: an interruptible wait
 
 
@@ -128,7 +129,7 @@ class Watcher:
             self.write(as_line(run_facts(run)) + "\n")
             return EXIT_OF_STATE[RunState(run.state)]
         if run.error:
-            if run.error.get("traceback"):
+            if run.error.get("traceback") and run.error.get("type") not in SAID_ON_PURPOSE:
                 self._line(str(run.error["traceback"]).rstrip())
             self._line(f"error: {run.error.get('class')}: {run.error.get('message')}")
         elif run.result is not None:

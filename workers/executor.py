@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 import structlog
+from django.db import close_old_connections
 from jsonschema import Draft202012Validator
 
 from quotas.errors import UnknownPrice
@@ -110,10 +111,13 @@ class Execution:
 
     def _guarded(self) -> Any:
         """Call the sync handler; what it raises is a value, because a future refuses StopIteration and never ends."""
+        close_old_connections()  # the thread's last use of the database may be long ago
         try:
             return self._spec.handler(self.ctx, self._input)
         except BaseException as error:  # noqa: BLE001  as above
             return _Raised(error)
+        finally:
+            close_old_connections()
 
     def _outcome(self, task: "asyncio.Task[Any] | None") -> Outcome:
         ended = task is not None and task.done() and not task.cancelled()

@@ -46,7 +46,7 @@ def raising(error):
     return body
 
 
-@pytest.mark.parametrize("value", [None, 1, "text", {"a": [1, None]}, "\ud83d", "a\0b", 2**70, []])
+@pytest.mark.parametrize("value", [None, 1, "text", {"a": [1, None]}, "a\0b", 2**70, []])
 async def test_a_returned_value_is_kept_as_json(threads, value):
     for handler in both(lambda: value):
         outcome = await ended(handler, threads)
