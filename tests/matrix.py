@@ -18,7 +18,16 @@ from pathlib import Path
 from tests import servers
 
 ROOT = Path(__file__).resolve().parent.parent
-ON_DATABASES = ("tests/races", "tests/quotas", "tests/runs", "tests/workers", "tests/test_budget.py")
+ON_DATABASES = (
+    "tests/races",
+    "tests/quotas",
+    "tests/runs",
+    "tests/workers",
+    "tests/test_budget.py",
+    "tests/acceptance/test_api_parallel.py",
+    "tests/processes/test_takeover.py",
+    "tests/processes/test_redis_loss.py",
+)
 DATABASES = ("sqlite", "postgres", "mariadb")
 NO_TESTS = 5  # pytest's exit code
 SELECTING = ("-k", "-m", "--lf", "--last-failed")

@@ -24,6 +24,12 @@ def test_dead_letters_list_and_show(manage, default_account, account):
     assert manage("dead_letters", "list", "--limit", 0).code == 2
 
 
+def test_dead_letters_says_what_it_can_do_and_when_there_are_none(manage, default_account):
+    assert "list|show|requeue|discard" in manage("dead_letters").err
+    assert manage("dead_letters", "list").out == "There are no dead letters in state open.\n"
+    assert manage("dead_letters", "list", "--json").json == {"results": []}
+
+
 def test_dead_letters_requeue_makes_one_run_each(manage, default_account):
     first, second = letter_of(default_account), letter_of(default_account)
 

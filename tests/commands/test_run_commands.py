@@ -61,6 +61,7 @@ def test_submit_run_reads_its_input_from_a_file(manage, default_account, tmp_pat
         (("probe.ret", "--session", "x" * 201), "session"),
         (("probe.ret", "--priority", "urgent"), "urgent"),
         (("document.digest", "--file", "/no/such/file"), "cannot read"),
+        (("assistant.chat", "--input", '{"system": "x"}'), "'prompt' is a required property, or 'messages' is"),
     ],
 )
 def test_submit_run_refuses_with_a_sentence(manage, default_account, arguments, said):
@@ -110,6 +111,12 @@ def test_watch_run_prints_one_json_value_a_line(manage, default_account):
     assert len(rest) == 2
 
 
+def test_watch_run_shows_where_an_agent_broke(manage, default_account):
+    error = {"class": "agent_bug", "type": "KeyError", "message": "'x'", "traceback": "Traceback: line 9"}
+    run = builders.make_run(RunState.FAILED, account=default_account, error=error)
+    assert "Traceback: line 9\nerror: agent_bug: 'x'" in manage("watch_run", run.id).out
+
+
 def test_watch_run_refuses_what_is_not_there(manage, default_account, account):
     foreign = builders.make_run(RunState.SUCCEEDED, account=account)
     for given in ("x", UNKNOWN, foreign.id):
@@ -143,6 +150,12 @@ def test_cancel_runs_by_filter_needs_yes_and_leaves_the_others(manage, default_a
     assert (done.code, done.json["count"]) == (0, 3)
     assert {run.state for run in Run.objects.filter(pk__in=[run.pk for run in mine])} == {"cancelled"}
     assert "cancelled" not in {run.state for run in Run.objects.filter(pk__in=[run.pk for run in kept])}
+
+
+def test_cancel_runs_counts_in_words(manage, default_account):
+    assert manage("cancel_runs", "--session", "s").out == "No open run matches --session s: nothing was cancelled.\n"
+    builders.make_run(account=default_account, session="s")
+    assert "1 run matches --session s" in manage("cancel_runs", "--session", "s").err
 
 
 def test_cancel_runs_cancels_nothing_when_one_id_is_wrong(manage, default_account):

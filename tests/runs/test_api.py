@@ -69,6 +69,18 @@ def test_idempotency_keys_of_accounts_do_not_meet(api, other_api):
     assert other_api.submit(value=2, key="k").status_code == 422
 
 
+def test_a_wrong_method_type_or_host_is_told_what_would_be_right(api):
+    wrong = api.client.delete(RUNS)
+    problem(wrong, 405, "method_not_allowed")
+    assert "POST" in wrong["Allow"]
+    form = problem(api.client.post(RUNS, {"agent": "x"}), 415, "unsupported_media_type")
+    assert "Send Content-Type: application/json" in form["detail"]
+    host = problem(api.get(RUNS, headers={"host": "evil.example"}), 400, "unknown_host")
+    assert "AGENTOPS_ALLOWED_HOSTS" in host["detail"]
+    page = api.get("/admin/", headers={"host": "evil.example"})
+    assert (page.status_code, b"AGENTOPS_ALLOWED_HOSTS" in page.content) == (400, True)
+
+
 def test_another_accounts_run_is_not_there(api, other_account):
     run = builders.make_run(RunState.SUCCEEDED, account=other_account)
     for path in ("", "/artifacts", "/artifacts/x"):

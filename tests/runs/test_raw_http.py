@@ -138,6 +138,11 @@ def test_f48_a_length_over_the_limit_is_413_at_once(raw):
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["code"] == "body_too_large"
     whole = raw.head(b"/api/v1/runs", b"Content-Type: application/json", b"Content-Length: %d" % (50 * MIB))
     assert status_of(raw.send(whole, *[b"x" * MIB] * 50)) == 413
+    upload = raw.head(
+        b"/api/v1/files", b"Content-Type: multipart/form-data; boundary=x", b"Content-Length: %d" % (52 * MIB)
+    )
+    body = json.loads(raw.send(upload, b"x").partition(b"\r\n\r\n")[2])
+    assert (body["code"], len(body["request_id"])) == ("upload_too_large", 32)
 
 
 def test_f48_an_endless_body_is_cut_off_and_memory_stays(raw, web):

@@ -33,6 +33,22 @@ def refused(error, account, **fields):
     return raised.value.facts
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("metadata", {"x": {1}}),
+        ("metadata", ["x"]),
+        ("metadata", {"x": float("nan")}),
+        ("metadata", {"x": "\0"}),
+        ("tags", "x"),
+        ("tags", [1]),
+        ("input", {"value": {1}}),
+    ],
+)
+def test_what_is_not_json_is_refused_by_its_field(account, field, value):
+    assert refused(errors.InvalidRequest, account, **{field: value})["field"] == field
+
+
 def test_an_accepted_run_has_a_row_a_transition_and_a_hold(account):
     before = working.rows()
 
