@@ -118,6 +118,23 @@ def test_without_a_socket_the_page_reads_sse(browser: Browser, web: WebServer, w
     assert watched.wrong == []
 
 
+def test_an_ended_run_shows_its_log_without_socket_or_stream(browser: Browser, web: WebServer, worker: Any) -> None:
+    watched = Watched(browser, web.url).sign_in("root")
+    page = watched.page
+    run = submit(page, "talker", words=30, seconds=1)
+    await_state(page, "succeeded")
+    page.add_init_script(NO_SOCKET)
+    page.route("**/api/**", lambda route: route.abort())
+
+    page.goto(f"/admin/runs/run/{run.pk}/change/")
+    page.wait_for_function("() => document.querySelector('#run-page').dataset.live === 'ended'", timeout=WAIT_MS)
+
+    assert page.locator("#live-status").text_content() == "The run has ended; this is its whole log."
+    assert (kinds(page)[0], kinds(page)[-1]) == ("run.queued", "run.succeeded")
+    page.wait_for_function("text => document.querySelector('#output').textContent === text", arg=WORD * 30)
+    assert watched.wrong == []
+
+
 def test_a_web_restart_loses_and_doubles_no_event(browser: Browser, web: WebServer, worker: Any) -> None:
     watched = Watched(browser, web.url).sign_in("root")
     page = watched.page

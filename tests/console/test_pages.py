@@ -1,13 +1,15 @@
 """Every page of the console: it renders, it is closed to who may not see it, and it shows hostile or odd rows inert."""
 
+import html
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
-from django.test import Client
+from django.test import Client, RequestFactory
 from django.utils import timezone
+from django.views import defaults
 
 from quotas.models import Account, AuditEntry, LedgerEntry
 from runs.models import Artifact, Run
@@ -327,3 +329,66 @@ def test_no_script_of_ours_turns_data_into_markup() -> None:
 
     assert len(scripts) == 4
     assert {str(path): forbidden.findall(path.read_text()) for path in scripts} == {str(p): [] for p in scripts}
+
+
+@pytest.mark.parametrize(
+    ("path", "heading", "way"),
+    [
+        ("/admin/quotas/account/", "Accounts", "Overview › Accounts"),
+        ("/admin/quotas/apikey/", "API keys", "Overview › API keys"),
+        ("/admin/quotas/ledgerentry/", "Ledger", "Overview › Ledger"),
+        ("/admin/runs/run/", "Runs", "Overview › Runs"),
+        ("/admin/workers/deadletter/{}/change/", "Dead letter {}", "Overview › Dead letters › Dead letter {}"),
+        ("/admin/quotas/account/add/", "New account", "Overview › Accounts › New account"),
+        ("/admin/password_change/", "Password change", "Overview › Password change"),
+    ],
+)
+def test_a_page_is_called_the_same_in_title_heading_and_breadcrumbs(
+    root: Client, rows: dict[str, Any], path: str, heading: str, way: str
+) -> None:
+    number = rows["workers/deadletter"]
+    page = html.unescape(root.get(path.format(number)).content.decode())
+    crumbs = re.search(r'<div class="breadcrumbs">(.*?)</div>', page, re.DOTALL)
+
+    assert f"<title>{heading.format(number)} | AgentOps</title>" in page
+    assert f"<h1>{heading.format(number)}</h1>" in page
+    assert crumbs is not None
+    assert re.sub(r"<.*?>", "", crumbs[1]).strip() == way.format(number)
+
+
+def test_an_empty_list_has_no_action_bar(root: Client, rows: dict[str, Any]) -> None:
+    assert b'name="action"' in root.get("/admin/workers/deadletter/").content
+    assert b'name="action"' not in root.get("/admin/workers/deadletter/?state_is=discarded").content
+
+
+def test_times_are_written_alike(root: Client, rows: dict[str, Any]) -> None:
+    for path in ("/admin/quotas/ledgerentry/", "/admin/runs/run/", "/admin/workers/workerprocess/", "/admin/"):
+        assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", root.get(path).content.decode()), path
+
+
+def test_the_log_of_a_run_is_read_as_json_by_who_may_see_payloads(root: Client, rows: dict[str, Any]) -> None:
+    path = f"/admin/runs/run/{rows['runs/run']}/events.json"
+    log = root.get(path).json()
+    rest = root.get(path, {"after": log["next"]}).json()
+    root.force_login(builders.make_operator("viewer", permissions=["view_run"]))
+
+    assert (log["events"][0]["kind"], log["events"][-1]["kind"]) == ("run.queued", "run.failed")
+    assert (rest["events"], rest["ended"]) == ([], True)
+    assert root.get(path).status_code == 403
+
+
+@pytest.mark.parametrize(("path", "status"), [("/admin/no/such/", 404), ("/admin/runs/run/?q=%00", 400)])
+def test_an_error_page_leads_back_to_the_overview(root: Client, path: str, status: int) -> None:
+    page = root.get(path)
+    text = page.content.decode()
+
+    assert page.status_code == status
+    assert '<a href="/admin/">Back to the overview</a>' in text
+    assert inline_parts(text) == []
+
+
+def test_the_page_of_a_broken_view_needs_nothing() -> None:
+    text = defaults.server_error(RequestFactory().get("/")).content.decode()
+
+    assert "Back to the overview" in text
+    assert inline_parts(text) == []

@@ -15,7 +15,8 @@ ASK = "from agentops import settings as s; print(s.AGENTOPS_APPS, s.AGENTOPS_PRO
 def asked(folder: Path, **given: str) -> str:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("AGENTOPS_")}
     env = {**kept, "AGENTOPS_DATA_DIR": str(folder), **given}
-    return subprocess.run([sys.executable, "-c", ASK], cwd=ROOT, env=env, capture_output=True, text=True).stdout.strip()
+    done = subprocess.run([sys.executable, "-c", ASK], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
 
 
 def test_the_agents_of_the_instance_are_known_unless_the_variable_says_otherwise(tmp_path: Path) -> None:
