@@ -334,13 +334,13 @@ def test_no_script_of_ours_turns_data_into_markup() -> None:
 @pytest.mark.parametrize(
     ("path", "heading", "way"),
     [
-        ("/admin/quotas/account/", "Accounts", "Overview › Accounts"),
-        ("/admin/quotas/apikey/", "API keys", "Overview › API keys"),
-        ("/admin/quotas/ledgerentry/", "Ledger", "Overview › Ledger"),
-        ("/admin/runs/run/", "Runs", "Overview › Runs"),
-        ("/admin/workers/deadletter/{}/change/", "Dead letter {}", "Overview › Dead letters › Dead letter {}"),
-        ("/admin/quotas/account/add/", "New account", "Overview › Accounts › New account"),
-        ("/admin/password_change/", "Password change", "Overview › Password change"),
+        ("/admin/quotas/account/", "Accounts", "Overview > Accounts"),
+        ("/admin/quotas/apikey/", "API keys", "Overview > API keys"),
+        ("/admin/quotas/ledgerentry/", "Ledger", "Overview > Ledger"),
+        ("/admin/runs/run/", "Runs", "Overview > Runs"),
+        ("/admin/workers/deadletter/{}/change/", "Dead letter {}", "Overview > Dead letters > Dead letter {}"),
+        ("/admin/quotas/account/add/", "New account", "Overview > Accounts > New account"),
+        ("/admin/password_change/", "Password change", "Overview > Password change"),
     ],
 )
 def test_a_page_is_called_the_same_in_title_heading_and_breadcrumbs(
@@ -353,7 +353,7 @@ def test_a_page_is_called_the_same_in_title_heading_and_breadcrumbs(
     assert f"<title>{heading.format(number)} | AgentOps</title>" in page
     assert f"<h1>{heading.format(number)}</h1>" in page
     assert crumbs is not None
-    assert re.sub(r"<.*?>", "", crumbs[1]).strip() == way.format(number)
+    assert re.sub(r"<.*?>", "", crumbs[1]).replace("\u203a", ">").strip() == way.format(number)
 
 
 def test_an_empty_list_has_no_action_bar(root: Client, rows: dict[str, Any]) -> None:
