@@ -229,10 +229,10 @@ class Machine:
             "data_dir": str(self.folder),
             "pids": self._pids(),
         }
-        if self.options.as_json:
-            print(json.dumps(ready), flush=True)  # noqa: T201
         for sentence in self._sentences(first):
             say(sentence)
+        if self.options.as_json:  # last: whoever reads this line finds everything else said
+            print(json.dumps(ready), flush=True)  # noqa: T201
 
     def _sentences(self, first: dict[str, str | None]) -> list[str]:
         lines = [f"AgentOps is ready at {self.url}"]
