@@ -67,11 +67,6 @@ def later(seconds: float) -> Func:
     return _shift(Now(), seconds)
 
 
-def after(column: str, seconds: float) -> Func:
-    """Return an expression: a column plus `seconds`."""
-    return _shift(F(column), seconds)
-
-
 def _shift(base: Now | F, seconds: float) -> Func:
     micro = round(seconds * 1_000_000)
     if connection.vendor == "sqlite":

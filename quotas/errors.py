@@ -85,13 +85,6 @@ class InvalidCost(Refusal):
     status = 400
 
 
-class InvalidChange(Refusal):
-    """The change is not possible: {problem}."""
-
-    code = "invalid_request"
-    status = 400
-
-
 class Busy(Refusal):
     """The database is busy. Nothing was changed; try again."""
 

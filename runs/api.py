@@ -15,9 +15,9 @@ from quotas.openapi import AFTER, IDEMPOTENCY_KEY, LIMIT, problems
 from quotas.selectors import holds_of
 from runs import tickets
 from runs.errors import InvalidCursor, RunEnded
-from runs.listing import progress_of, with_tag
+from runs.listing import with_tag
 from runs.models import Run
-from runs.selectors import get_run, list_runs
+from runs.selectors import attempts_of, get_run, list_runs
 from runs.serializers import (
     CancelOut,
     NothingIn,
@@ -36,10 +36,9 @@ TEXT_FILTERS = ("agent", "session", "tag")
 
 
 def shown(run: Run) -> RunOut:
-    """Return the run's full JSON with its hold and progress."""
+    """Return the run's full JSON with its hold and attempts."""
     hold = holds_of([run.id]).get(run.id)
-    context = {"holds": {run.id: hold.amount} if hold else {}, "progress": progress_of([run.id])}
-    return RunOut(run, context=context)
+    return RunOut(run, context={"hold": hold and hold.amount, "attempts": attempts_of(run.id)})
 
 
 def accepted(submitted: Submitted) -> Response:

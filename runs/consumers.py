@@ -6,7 +6,6 @@ cancels a run.
 """
 
 import asyncio
-import re
 from collections import deque
 from contextlib import suppress
 from typing import Any
@@ -18,6 +17,7 @@ import structlog
 from channels.db import database_sync_to_async
 from channels.exceptions import StopConsumer
 from channels.generic.websocket import AsyncWebsocketConsumer
+from django.contrib.auth import get_user_model
 from django.db import DatabaseError, Error
 from redis.exceptions import RedisError
 
@@ -39,7 +39,6 @@ WINDOW_BYTES = 256 * 1024
 SHUT_SECONDS = 10.0
 RECHECK_SECONDS = 5.0
 MESSAGE_MAX = 64 * 1024
-EVENT_ID = re.compile(r"(\d{1,9}/)?\d{1,18}-\d{1,18}")
 
 
 class Window:
@@ -87,6 +86,7 @@ class StreamConsumer(AsyncWebsocketConsumer):
     async def connect(self) -> None:
         self._window = Window()
         self._tasks: list[asyncio.Task[None]] = []
+        self._ticket: tickets.Redeemed | None = None
         offered = list(self.scope.get("subprotocols", []))
         try:
             cursor = self._query("after")
@@ -133,7 +133,8 @@ class StreamConsumer(AsyncWebsocketConsumer):
             return await database_sync_to_async(caller_for_key)(key)
         ticket = self._query("ticket")
         if ticket:
-            return await database_sync_to_async(_caller_for_ticket)(ticket, self.target())
+            caller, self._ticket = await database_sync_to_async(_caller_for_ticket)(ticket, self.target())
+            return caller
         user = await session_user(self.scope) if origin_is_ours(self.scope) else None
         if user is None:
             raise _NotSignedIn
@@ -183,6 +184,8 @@ class StreamConsumer(AsyncWebsocketConsumer):
                 return
 
     async def _still_allowed(self) -> bool:
+        if self._ticket is not None:
+            return await database_sync_to_async(_issuer_is_let_in)(self._ticket)
         if self.caller.user is not None:
             return await session_user(self.scope) is not None
         return self.caller.api_key is None or await database_sync_to_async(_is_live)(self.caller.api_key)
@@ -269,12 +272,20 @@ async def _with_hello(run: Run, frames: Any) -> Any:
         await frames.aclose()
 
 
-def _caller_for_ticket(ticket: str, run_id: str) -> Caller:
+def _caller_for_ticket(ticket: str, run_id: str) -> tuple[Caller, tickets.Redeemed]:
+    """Return a reading caller and the ticket: the socket lasts for as long as whoever asked for it is let in."""
     found = tickets.redeem(ticket)
-    if found is None or str(found[0]) != run_id:
+    if found is None or str(found.run_id) != run_id:
         raise _NotSignedIn
-    account = Account.objects.get(pk=found[1])
-    return Caller(account, actor="ticket", scopes=frozenset({"read"}))
+    account = Account.objects.get(pk=found.account_id)
+    return Caller(account, actor="ticket", scopes=frozenset({"read"})), found
+
+
+def _issuer_is_let_in(ticket: tickets.Redeemed) -> bool:
+    if ticket.kind == "user":
+        return get_user_model().objects.filter(pk=ticket.issuer_id, is_active=True).exists()
+    row = ApiKey.objects.filter(pk=ticket.issuer_id).first()
+    return row is not None and row.is_live
 
 
 def _is_live(api_key: ApiKey) -> bool:

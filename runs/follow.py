@@ -4,6 +4,7 @@ One generator serves both transports; SSE and WebSocket differ only in how they 
 """
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
@@ -90,12 +91,14 @@ async def follow_session(account_id: int, session: str, cursor: str) -> AsyncGen
     find = database_sync_to_async(next_of_session)
     # Continue inside the run the cursor names, unless the cursor has no run yet.
     number = max(0, named - 1)
+    quiet_since = time.monotonic()
     async with hub.current().listen(keys.session_wake(account_id, session)) as bell:
         while True:
             bell.clear()
             run = await find(account_id, session, number)
             if run is None:
-                if not await _rings(bell):
+                if not await _rings(bell) and time.monotonic() - quiet_since >= IDLE_SECONDS:
+                    quiet_since = time.monotonic()
                     yield None
                 continue
             if run.session_number != named:
@@ -103,11 +106,13 @@ async def follow_session(account_id: int, session: str, cursor: str) -> AsyncGen
             # Closed with this generator, not when it is collected: the hub counts its viewers.
             async with aclosing(follow_run(run.pk, event_cursor)) as frames:
                 async for frame in frames:
-                    if frame is not None and frame.get("id"):
-                        yield {**frame, "cursor": f"{run.session_number}/{frame['id']}"}
-                    else:
-                        yield frame
-            number, event_cursor = run.session_number, ""
+                    yield None if frame is None else _placed(frame, run.session_number)
+            number, event_cursor, quiet_since = run.session_number, "", time.monotonic()
+
+
+def _placed(frame: Frame, number: int) -> Frame:
+    """Return an event with its session cursor; a frame without an id (a gap) has none: no cursor can name it."""
+    return {**frame, "cursor": f"{number}/{frame['id']}"} if frame.get("id") else frame
 
 
 async def _rings(bell: asyncio.Event) -> bool:
@@ -127,7 +132,7 @@ def read_session(account_id: int, session: str, cursor: str, limit: int) -> dict
     while run is not None and len(results) < limit:
         after = event_cursor if run.session_number == number else ""
         page = read_events(run.pk, after, limit - len(results))
-        results += [{**event, "cursor": f"{run.session_number}/{event['id']}"} for event in page.events]
+        results += [_placed(event, run.session_number) for event in page.events]
         number, event_cursor = run.session_number, page.next
         if not page.ended:
             break

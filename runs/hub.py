@@ -231,7 +231,11 @@ def _ended_of(run_ids: list[UUID]) -> dict[UUID, Pair]:
     ended: list[Run] = [run for run in unfinished(run_ids).values() if run.state in TERMINAL]
     rows: list[Transition] = lifecycle.transitions_at([(run.pk, run.fence) for run in ended])
     lines = {row.run_id: lifecycle.line_of(row) for row in rows if row.kind in TERMINAL_EVENTS}
-    return {run_id: (events.decode(run_id, line.id, line.body), line.prev) for run_id, line in lines.items()}
+    # Without a `prev` the row does not say what came before: what the viewer has may not be all of it.
+    return {
+        run_id: (events.decode(run_id, line.id, line.body), line.prev or lifecycle.UNKNOWN)
+        for run_id, line in lines.items()
+    }
 
 
 _hubs: dict[int, Hub] = {}

@@ -5,6 +5,7 @@ the sweeper, until the log ends as the row says.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from uuid import UUID
 
 import redis
@@ -12,6 +13,24 @@ import redis
 from runs import events, keys
 from runs.events import Answer, Append, Line
 from runs.models import Run, Transition
+from runs.states import CLAIM
+
+UNKNOWN = "unknown"  # the `prev` of an event before which an owner may have stored events that are gone
+
+
+def lines_of(rows: Iterable[Transition]) -> list[Line]:
+    """Return the lifecycle of a log that is made again from its rows, in order.
+
+    Whoever ended a lost owner's attempt does not know the owner's last number (no `prev`): what the attempt emitted is
+    gone with the log, so its end says that it does not follow.
+    """
+    lines: list[Line] = []
+    begun = False
+    for row in rows:
+        line = line_of(row)
+        lines.append(replace(line, prev=UNKNOWN) if begun and not line.prev else line)
+        begun = row.kind == CLAIM.event
+    return lines
 
 
 def line_of(transition: Transition) -> Line:
@@ -53,8 +72,7 @@ def rebuilt(run_id: UUID, fence: int, last: str, extra: Iterable[Line] = ()) -> 
     """Return the append that brings a log from its last id to `fence` by the transition rows, then `extra`."""
     known, _ = events.split_id(last)
     rows = Transition.objects.filter(run_id=run_id, fence__gt=known, fence__lte=fence).order_by("fence")
-    lines = [line_of(row) for row in rows]
-    return Append(run_id, fence, [*lines, *extra], opening=True)
+    return Append(run_id, fence, [*lines_of(rows), *extra], opening=True)
 
 
 def transitions_at(pairs: Iterable[tuple[UUID, int]]) -> list[Transition]:

@@ -1,14 +1,10 @@
-"""What lists and pages of runs need beyond the rows themselves: one tag's runs, and how far attempts are."""
-
-from collections.abc import Iterable
-from typing import Any
-from uuid import UUID
+"""Narrowing lists of runs by what not every database can look into: their tags."""
 
 from django.db import connection
 from django.db.models import BooleanField, QuerySet
 from django.db.models.expressions import RawSQL
 
-from runs.models import Attempt, Run
+from runs.models import Run
 
 SQLITE_TAGS = "EXISTS (SELECT 1 FROM json_each(runs_run.tags) WHERE json_each.value = %s)"
 
@@ -19,9 +15,3 @@ def with_tag(rows: QuerySet[Run], tag: str) -> QuerySet[Run]:
         return rows.filter(tags__contains=[tag])
     expression = RawSQL(SQLITE_TAGS, [tag], output_field=BooleanField())  # noqa: S611  the tag is a parameter
     return rows.alias(is_tagged=expression).filter(is_tagged=True)
-
-
-def progress_of(run_ids: Iterable[UUID]) -> dict[UUID, dict[str, Any]]:
-    """Return the last attempt's progress by run id: {done, total, message}, or {} where it said nothing."""
-    rows = Attempt.objects.filter(run_id__in=list(run_ids)).order_by("fence")
-    return dict(rows.values_list("run_id", "progress"))

@@ -120,8 +120,7 @@ def _from_rows(run_id: UUID) -> list[tuple[Event, str]]:
     rows = list(Transition.objects.filter(run_id=run_id).order_by("fence"))
     if not rows:
         raise NoSuchRun(run=str(run_id))
-    lines = [lifecycle.line_of(row) for row in rows]
-    return [(events.decode(run_id, line.id, line.body), line.prev) for line in lines]
+    return [(events.decode(run_id, line.id, line.body), line.prev) for line in lifecycle.lines_of(rows)]
 
 
 def _is_over(run_id: UUID, follower: Follower, *, exhausted: bool) -> bool:

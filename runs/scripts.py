@@ -13,8 +13,6 @@ import redis
 from redis.client import Pipeline
 from redis.exceptions import NoScriptError
 
-HERE = Path(__file__).parent / "lua"
-
 
 @dataclass(frozen=True, slots=True)
 class Script:

@@ -11,7 +11,7 @@ from django.db.models import QuerySet
 from quotas.database import exactly
 from quotas.models import Account
 from runs.errors import NoSuchArtifact, NoSuchRun
-from runs.models import Artifact, Run
+from runs.models import Artifact, Attempt, Run
 from runs.states import RunState
 
 LIST_DEFER = ("input_json", "result_json")
@@ -44,6 +44,11 @@ def get_artifact(run: Run, name: str) -> Artifact:
     if row is None:
         raise NoSuchArtifact(run=str(run.pk), name=name[:100])
     return row
+
+
+def attempts_of(run_id: UUID) -> list[Attempt]:
+    """Return a run's attempts, oldest first."""
+    return list(Attempt.objects.filter(run_id=run_id).order_by("fence"))
 
 
 def backlog_of(queue: str) -> int:

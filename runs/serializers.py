@@ -2,13 +2,13 @@
 
 import json
 from typing import Any
-from uuid import UUID
 
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from quotas.json_rules import key_path
 from quotas.models import Priority
-from runs.models import Run, StoredFile
+from runs.models import Attempt, Run, StoredFile
 from runs.services.submit import TIME_LIMIT_MAX
 from runs.states import RunState
 
@@ -128,6 +128,32 @@ class Progress(serializers.Serializer[dict[str, Any]]):
     message = serializers.CharField()
 
 
+class AttemptOut(serializers.ModelSerializer[Attempt]):
+    """One try at the run. `result` is there when a cancel came before a success: the run is cancelled all the same."""
+
+    result = serializers.SerializerMethodField()
+
+    class Meta:
+        model = Attempt
+        fields = [
+            "number",
+            "fence",
+            "worker",
+            "started_at",
+            "ended_at",
+            "outcome",
+            "error",
+            "usage",
+            "cost",
+            "progress",
+            "result",
+        ]
+
+    @extend_schema_field({})
+    def get_result(self, row: Attempt) -> Any:
+        return None if row.result_json is None else json.loads(row.result_json)
+
+
 class RunOut(RunBrief):
     """A run in full. `hold` is what was set aside for it, `progress` its last attempt's word."""
 
@@ -135,16 +161,23 @@ class RunOut(RunBrief):
     result = serializers.JSONField(allow_null=True)
     hold = serializers.SerializerMethodField()
     progress = serializers.SerializerMethodField()
+    attempts = serializers.SerializerMethodField()
 
     class Meta(RunBrief.Meta):
-        fields = [*RunBrief.Meta.fields, "input", "result", "hold", "progress"]
+        fields = [*RunBrief.Meta.fields, "input", "result", "hold", "progress", "attempts"]
 
-    def get_hold(self, run: Run) -> int | None:
-        holds: dict[UUID, int] = self.context.get("holds", {})
-        return holds.get(run.id)
+    def get_hold(self, _run: Run) -> int | None:
+        hold: int | None = self.context.get("hold")
+        return hold
 
-    def get_progress(self, run: Run) -> dict[str, Any] | None:
-        return self.context.get("progress", {}).get(run.id) or None
+    @extend_schema_field(Progress(allow_null=True))
+    def get_progress(self, _run: Run) -> dict[str, Any] | None:
+        attempts: list[Attempt] = self.context.get("attempts", [])
+        return (attempts[-1].progress or None) if attempts else None
+
+    @extend_schema_field(AttemptOut(many=True))
+    def get_attempts(self, _run: Run) -> Any:
+        return AttemptOut(self.context.get("attempts", []), many=True).data
 
 
 class RunPage(serializers.Serializer[dict[str, Any]]):
@@ -162,7 +195,7 @@ class CancelOut(serializers.Serializer[dict[str, Any]]):
 
 
 class TicketOut(serializers.Serializer[dict[str, Any]]):
-    """A single-use ticket for one socket or event stream of the run."""
+    """A single-use ticket for one socket of the run."""
 
     ticket = serializers.CharField()
     expires_in = serializers.IntegerField(help_text="Seconds.")

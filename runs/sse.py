@@ -16,6 +16,7 @@ from django.http import HttpRequest, HttpResponseBase, JsonResponse, StreamingHt
 from django.views.decorators.csrf import csrf_exempt
 
 from quotas.access import Caller
+from quotas.api_view import UnknownParameter
 from quotas.authentication import caller_of
 from quotas.errors import ScopeMissing
 from runs import follow, reader
@@ -27,6 +28,7 @@ RETRY_MS = 1000
 RESPONSE_SECONDS = 300.0
 RESPONSE_BYTES = 4 * 1024 * 1024
 WAIT_MAX = 30.0
+QUERY = frozenset({"after", "limit", "wait"})
 Frames = AsyncGenerator[follow.Frame | None]
 
 
@@ -57,6 +59,9 @@ async def _caller(request: HttpRequest) -> Caller:
     """Return who asks. What this raises, the middleware answers as a problem document."""
     if request.method not in {"GET", "HEAD"}:
         raise OnlyGet
+    unknown = next((name for name in request.GET if name not in QUERY), None)
+    if unknown is not None:
+        raise UnknownParameter(parameter=ascii(unknown[:60]), known=", ".join(sorted(QUERY)))
     caller = await database_sync_to_async(caller_of, thread_sensitive=False)(request)
     if not caller.may("read"):
         raise ScopeMissing(needed="read")

@@ -83,7 +83,7 @@ def transition(moves: Sequence[Move]) -> list[Transition]:
 
 
 def _columns(move: Move) -> dict[str, Any]:
-    """Return the columns of a move. No right side reads a column assigned here (protocol 1.6), except the fence."""
+    """Return the columns of a move. No right side reads a column assigned here (protocol 1.6)."""
     columns: dict[str, Any] = {"state": str(move.edge.target), "fence": move.fence, **move.changes}
     if RunState.RUNNING in move.edge.sources:
         columns |= {"claim_token": None, "lease_expires_at": None}

@@ -7,7 +7,7 @@ from typing import Any
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.core.exceptions import PermissionDenied
-from django.db.models import Model, Q, QuerySet
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
@@ -20,7 +20,7 @@ from quotas.display import NOTHING, age_of, pill, pretty, pretty_text, short
 from quotas.errors import Refusal
 from runs.models import Run
 from workers import dead_letters
-from workers.heartbeat import ALIVE_SECONDS
+from workers.heartbeat import alive_seconds
 from workers.models import DeadLetter, WorkerProcess
 from workers.selectors import running_on
 
@@ -42,12 +42,7 @@ class StateFilter(admin.SimpleListFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[DeadLetter]) -> QuerySet[DeadLetter]:  # noqa: ARG002
         state = self.value()
-        if state == DeadLetter.State.OPEN:
-            return dead_letters.in_state(queryset, DeadLetter.State.OPEN)
-        if state == DeadLetter.State.REQUEUED:
-            elsewhere = Q(state=DeadLetter.State.OPEN, run__retried_by__isnull=False)
-            return queryset.filter(Q(state=state) | elsewhere)
-        return queryset.filter(state=state) if state in DeadLetter.State.values else queryset
+        return dead_letters.in_state(queryset, state) if state in DeadLetter.State.values else queryset
 
 
 @admin.register(DeadLetter)
@@ -287,7 +282,7 @@ class WorkerProcessAdmin(ReadOnlyAdmin):
     def alive(self, obj: WorkerProcess) -> SafeString:
         if obj.stopped_at is not None:
             return pill("stopped")
-        if obj.heartbeat_at < timezone.now() - dt.timedelta(seconds=ALIVE_SECONDS):
+        if obj.heartbeat_at < timezone.now() - dt.timedelta(seconds=alive_seconds()):
             return pill("lost")
         return pill("draining" if obj.draining_since else "alive")
 

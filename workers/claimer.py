@@ -6,8 +6,8 @@ token: found, the claim is ours and as old as its first sending; not found, it i
 
 import secrets
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 import redis
@@ -19,6 +19,7 @@ from quotas.errors import Refusal
 from runs import lifecycle
 from runs.services import claims as claiming
 from runs.services.claims import Claimed, Claims, Owner, Refused
+from runs.states import RunState
 from workers import dead_letters
 from workers.config import WorkerConfig
 
@@ -27,10 +28,15 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Batch:
-    """One batch of deliveries over all its tries. `claimed_at` is monotonic, taken before the claim was first sent."""
+    """One batch of deliveries over all its tries.
+
+    `claimed_at` is monotonic, from before the claim was sent; of a claim that was looked up, from before the first
+    sending, because nobody knows which of them it was.
+    """
 
     token: str = field(default_factory=lambda: secrets.token_hex(16))
     claimed_at: float = 0.0
+    first_at: float = 0.0
     unsure: bool = False
 
 
@@ -41,18 +47,40 @@ class Claimer:
         self._config = config
         self._client = client
 
-    def claim(self, wanted: dict[UUID, int], batch: Batch) -> Claims:
-        """Claim {run id: fence}. Raises the database's Error while it is away; then call again with the batch."""
+    def claim(self, wanted: dict[UUID, int], batch: Batch) -> Iterator[Claims]:
+        """Claim {run id: fence}. Yields what was claimed as soon as it is: a locked row costs no other run its start.
+
+        `batch.claimed_at` belongs to what was yielded last. Raises the database's Error while it is away, before
+        anything was yielded; then call again with the batch.
+        """
         if not wanted:
-            return Claims()
+            return
+        batch.first_at = batch.first_at or time.monotonic()
         if batch.unsure:
             won = claiming.claimed_by(batch.token)
             batch.unsure = False
             if won:
-                return Claims(won=won, seen={claim.run.pk: claim.run for claim in won})
+                batch.claimed_at = batch.first_at
+                yield Claims(won=won, seen={claim.run.pk: claim.run for claim in won})
+                return
+        unheld: list[UUID] = []
+        for claims in self._held(wanted, batch):
+            unheld += claims.unheld
+            for run_id in claims.unheld:
+                del claims.seen[run_id]  # read again where it is decided on: it may have failed here
+            yield claims
+        for run_id in unheld:
+            batch.claimed_at = time.monotonic()
+            yield self._armed(run_id, wanted[run_id])
+
+    def _held(self, wanted: dict[UUID, int], batch: Batch) -> Iterator[Claims]:
+        """Claim runs whose hold is active: as one set, else one by one."""
         batch.claimed_at = time.monotonic()
         try:
             claims = self._set(wanted, self._owner(batch.token))
+            if _landed_late(claims, batch.token):
+                batch.claimed_at = batch.first_at
+                claims = replace(claims, won=claiming.claimed_by(batch.token))
         except Exception as error:
             if is_connection_lost(error):
                 batch.unsure = True
@@ -60,12 +88,12 @@ class Claimer:
                 raise
             # A row that somebody holds, or data that breaks the set: none may hold back the others.
             log.warning("claim.split", runs=len(wanted), error=str(error)[:300])
-            claims = _joined(self._alone(run_id, fence) for run_id, fence in wanted.items())
-        for run_id in claims.unheld:
-            del claims.seen[run_id]  # read again where it is decided on: it may have failed here
-            rearmed = self._guarded(run_id, lambda run_id=run_id: self._rearmed(run_id, wanted[run_id]))  # type: ignore[misc]
-            claims.won.extend(rearmed.won)
-        return claims
+        else:
+            yield claims
+            return
+        for run_id, fence in wanted.items():
+            batch.claimed_at = time.monotonic()
+            yield self._alone(run_id, fence)
 
     def _owner(self, token: str) -> Owner:
         return Owner(self._config.consumer, token, self._config.lease)
@@ -77,14 +105,18 @@ class Claimer:
         owner = self._owner(secrets.token_hex(16))
         return self._guarded(run_id, lambda: self._set({run_id: fence}, owner), owner)
 
-    def _guarded(self, run_id: UUID, claim: Callable[[], Claims], owner: Owner | None = None) -> Claims:
+    def _armed(self, run_id: UUID, fence: int) -> Claims:
+        owner = self._owner(secrets.token_hex(16))
+        return self._guarded(run_id, lambda: self._rearmed(run_id, fence, owner), owner)
+
+    def _guarded(self, run_id: UUID, claim: Callable[[], Claims], owner: Owner) -> Claims:
         """Claim one run. Whatever is wrong with it, it is delivered again, and is poison after a few times."""
         try:
             return claim()
         except Exception as error:
             expected = isinstance(error, Refusal)
             log.warning("claim.failed", run_id=str(run_id), error=str(error)[:300], exc_info=not expected)
-            if owner is None or not is_connection_lost(error):
+            if not is_connection_lost(error):
                 return Claims()
             return Claims(won=self._found(owner.token))
 
@@ -96,9 +128,8 @@ class Claimer:
         except Error:
             return []
 
-    def _rearmed(self, run_id: UUID, fence: int) -> Claims:
+    def _rearmed(self, run_id: UUID, fence: int, owner: Owner) -> Claims:
         """Claim a run whose hold lapsed, account first; one without room fails here (money 4)."""
-        owner = self._owner(secrets.token_hex(16))
 
         def work() -> Claimed | Refused | None:
             result = claiming.start_attempt_rearmed(run_id, fence, owner)
@@ -112,10 +143,7 @@ class Claimer:
         return Claims(won=[result] if isinstance(result, Claimed) else [])
 
 
-def _joined(parts: Iterable[Claims]) -> Claims:
-    whole = Claims()
-    for part in parts:
-        whole.won.extend(part.won)
-        whole.unheld.extend(part.unheld)
-        whole.seen.update(part.seen)
-    return whole
+def _landed_late(claims: Claims, token: str) -> bool:
+    """Whether an earlier sending of this batch committed after we looked for it, while the next one waited for it."""
+    mine = {row.pk for row in claims.seen.values() if row.claim_token == token and row.state == RunState.RUNNING}
+    return bool(mine - {claim.run.pk for claim in claims.won})

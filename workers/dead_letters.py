@@ -124,7 +124,7 @@ def requeue(
         return new
 
     if state_of(letter) != DeadLetter.State.OPEN:
-        raise NotOpen(dead_letter=letter.pk, state=state_of(letter))
+        raise _not_open(letter)
     return in_transaction(work)
 
 
@@ -136,13 +136,20 @@ def discard(
 
     def work() -> None:
         if state_of(letter) != DeadLetter.State.OPEN:
-            raise NotOpen(dead_letter=letter.pk, state=state_of(letter))
+            raise _not_open(letter)
         _resolve(letter, DeadLetter.State.DISCARDED, actor, reason)
         _audit("dead_letter.discard", letter, actor, reason, request_id, after={})
 
     in_transaction(work)
     letter.refresh_from_db()
     return letter
+
+
+def _not_open(letter: DeadLetter) -> NotOpen:
+    """Return the refusal. It names the new run of a requeue, whose first answer may have been lost (protocol 1.8)."""
+    retried_by = letter.run.retried_by if letter.run is not None else None
+    facts: dict[str, Any] = {} if retried_by is None else {"retried_by": str(retried_by)}
+    return NotOpen(dead_letter=letter.pk, state=state_of(letter), **facts)
 
 
 def _resolve(letter: DeadLetter, state: DeadLetter.State, actor: str, reason: str) -> None:

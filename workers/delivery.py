@@ -1,4 +1,4 @@
-"""The life of deliveries on one screen: check, claim as a set, announce, and what becomes of those not claimed.
+"""What becomes of deliveries: claimed as a set and announced, or acknowledged, left, put back, buried.
 
 Order, never broken: commit in the database, then the event, then the acknowledgement, then the place (protocol 9).
 """
@@ -67,7 +67,7 @@ class Deliveries:
     ) -> Handled:
         """Check and claim entries. Every entry comes back in one of the two lists.
 
-        Raises DatabaseError while the database is away: call again with the same batch. `begin` is told of every
+        Raises the database's Error while it is away: call again with the same batch. `begin` is told of every
         started run at once, so that its lease is renewed while the other entries are decided on.
         """
         batch = batch or Batch()
@@ -76,17 +76,21 @@ class Deliveries:
             with _or_left(entry):
                 self._bury_entry(entry, DeadLetter.Reason.UNDECODABLE, problem)
         wanted = _newest(tickets)
-        claims = self._claimer.claim(wanted, batch)
-        started = self._announce(_pairs(tickets, wanted, claims), batch.claimed_at)
-        # From here on nothing may raise: the claimed runs must reach their handlers. What fails is delivered again.
-        for one in started:
-            if begin is not None:
-                begin(one)
+        started: list[Started] = []
+        seen: dict[UUID, Run] = {}
+        # From the first claim on nothing may raise: claimed runs must reach their handlers. The rest comes again.
+        for claims in self._claimer.claim(wanted, batch):
+            begun = self._announce(_pairs(tickets, wanted, claims), batch.claimed_at)
+            for one in begun:
+                if begin is not None:
+                    begin(one)
+            started += begun
+            seen |= claims.seen
         running = {id(one.entry) for one in started}
         for entry, ticket in tickets:
             if id(entry) not in running:
                 with _or_left(entry):
-                    self._not_claimed(entry, ticket, claims.seen.get(ticket.run_id))
+                    self._not_claimed(entry, ticket, seen.get(ticket.run_id))
         return Handled(started, [entry for entry in entries if id(entry) not in running])
 
     # -- announce --------------------------------------------------------------------------------------------------

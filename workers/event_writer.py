@@ -50,7 +50,7 @@ class EventWriter:
                 try:
                     await self._units.run(self._store, batch)
                 except (RedisError, DatabaseError) as error:  # the database: whether a lost log is still ours
-                    metrics.redis_errors.inc()
+                    metrics.count_error(error)
                     log.warning("events.postponed", runs=len(batch), error=str(error))
                     return
                 if not everything:

@@ -42,7 +42,7 @@ class Ending:
 
 
 class Finaliser:
-    """Gathers endings for a few milliseconds and commits them as sets."""
+    """Commits endings as sets: while one set commits, the next gathers."""
 
     def __init__(self, client: "redis.Redis", units: Units, closer: "asyncio.Queue[tuple[UUID, int]]") -> None:
         self._client = client
@@ -72,7 +72,7 @@ class Finaliser:
             try:
                 finished = await self._units.run(end_set, self._client, endings)
             except Exception as error:  # noqa: BLE001  whatever it is, each ending is decided alone
-                metrics.database_errors.inc()
+                metrics.count_error(error)
                 log.warning("finalise.split", runs=len(endings), error=str(error))
                 for ending in endings:
                     task = asyncio.create_task(self._insist(ending))
@@ -98,7 +98,7 @@ class Finaliser:
             try:
                 finished = await self._units.run(end_set, self._client, [ending])
             except Exception as error:  # noqa: BLE001  an ending given up here would leave its run without one
-                metrics.database_errors.inc()
+                metrics.count_error(error)
                 if _is_its_own_fault(error):
                     ending.finish = _storable(ending.finish, error)
                 log.warning("finalise.retried", run_id=str(ending.finish.run_id), error=str(error)[:300])
@@ -148,7 +148,7 @@ def _announce(client: "redis.Redis", endings: Sequence[Ending], finished: Finish
                 lifecycle.repair(client, row.run_id, row.fence, last)
     except (RedisError, DatabaseError) as error:
         # The rows are decided; the sweeper's close duty and the redelivery bring event and ack later.
-        metrics.redis_errors.inc()
+        metrics.count_error(error)
         log.warning("finalise.announced_later", runs=len(endings), error=str(error))
 
 

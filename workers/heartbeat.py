@@ -17,7 +17,11 @@ from workers.config import WorkerConfig
 from workers.models import WorkerProcess
 
 log = structlog.get_logger(__name__)
-ALIVE_SECONDS = 30.0
+
+
+def alive_seconds() -> float:
+    """Return how old a heartbeat may be: three of them, or two lease beats where those are further apart."""
+    return max(3 * settings.HEARTBEAT_SECONDS, 2 * settings.LEASE_SECONDS / 3)
 
 
 class Heartbeat:
@@ -51,7 +55,7 @@ class Heartbeat:
         self._next = time.monotonic() + self._config.heartbeat
         try:
             WorkerProcess.objects.filter(name=self._config.consumer).update(heartbeat_at=Now(), running_count=running)
-            self._client.set(keys.heartbeat(self._config.consumer), running, ex=round(ALIVE_SECONDS))
+            self._client.set(keys.heartbeat(self._config.consumer), running, px=round(alive_seconds() * 1000))
         except DatabaseError as error:
             metrics.database_errors.inc()
             log.warning("heartbeat.postponed", error=str(error))

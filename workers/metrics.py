@@ -1,6 +1,7 @@
 """Counters of the working side. Served on the worker's own port; names as in docs/surfaces.md."""
 
 from prometheus_client import Counter, Gauge, Histogram
+from redis.exceptions import RedisError
 
 HOUR_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 
@@ -21,3 +22,8 @@ last_read_age = Gauge("agentops_last_read_age_seconds", "Age of the last good re
 last_beat_age = Gauge("agentops_last_beat_age_seconds", "Age of the last acknowledged lease beat")
 loop_lag = Gauge("agentops_loop_lag_seconds", "How late the event loop was when last looked at")
 sweep_seconds = Histogram("agentops_sweep_seconds", "Length of sweeper passes")
+
+
+def count_error(error: BaseException) -> None:
+    """Count a failed piece of work by the store that failed it."""
+    (redis_errors if isinstance(error, RedisError) else database_errors).inc()

@@ -24,7 +24,7 @@ class OwnedRun:
     execution: Execution
     renewed_at: float
     fenced: bool = False  # somebody else moved the row: append nothing, finalise in vain
-    stored_usage: tuple[int, int] = field(default=(0, 0))  # what the beat wrote last: (cost, tokens), to skip repeats
+    stored_usage: tuple[int, int] = field(default=(0, 0))  # what the beat wrote last: cost, and a hash of the rest
 
     @property
     def run_id(self) -> UUID:

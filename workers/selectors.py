@@ -12,7 +12,7 @@ from runs import broker, keys, ready
 from runs.agents import list_agents
 from runs.models import Run
 from runs.states import RunState
-from workers.heartbeat import ALIVE_SECONDS
+from workers.heartbeat import alive_seconds
 from workers.models import WorkerProcess
 
 
@@ -85,7 +85,7 @@ def list_workers(*, alive: bool = True) -> QuerySet[WorkerProcess]:
     rows = WorkerProcess.objects.order_by("-pk")
     if not alive:
         return rows
-    fresh = timezone.now() - dt.timedelta(seconds=ALIVE_SECONDS)
+    fresh = timezone.now() - dt.timedelta(seconds=alive_seconds())
     return rows.filter(stopped_at=None, heartbeat_at__gt=fresh)
 
 

@@ -5,6 +5,7 @@ from typing import Any
 from rest_framework import serializers
 
 from runs.serializers import RunOut, StrictSerializer, Text
+from workers.dead_letters import state_of
 from workers.models import DeadLetter, WorkerProcess
 
 
@@ -34,8 +35,7 @@ class DeadLetterBrief(serializers.ModelSerializer[DeadLetter]):
         ]
 
     def get_state(self, row: DeadLetter) -> str:
-        is_requeued = row.run is not None and row.run.retried_by is not None
-        return str(DeadLetter.State.REQUEUED if is_requeued else row.state)
+        return state_of(row)
 
 
 class DeadLetterOut(DeadLetterBrief):

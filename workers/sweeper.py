@@ -78,6 +78,8 @@ class Sweeper(threading.Thread):
             log.warning("sweep.without_redis", error=str(error))
             self._duty("takeover", self._takeover.run_once)
             return
+        # The order: what lets runs start, what ends them, what tidies up. Promotion, waking, limits in time and the
+        # expiry of holds have their places before `takeover`.
         self._duty("redis_loss", self._after_loss)
         self._duty("relay", self._relay)
         self._duty("takeover", self._takeover.run_once)

@@ -127,7 +127,7 @@ class Worker:
                 entries = await self.units.run(self._take, self.places.free())
                 self.last_read, wait = time.monotonic(), 0.1
             except (RedisError, Error) as error:
-                metrics.redis_errors.inc()
+                metrics.count_error(error)
                 log.warning("fetch.reconnecting", worker=self.config.consumer, error=str(error)[:200])
                 await self._first_of(asyncio.sleep(wait * random.uniform(0.5, 1)))  # noqa: S311  spreading
                 wait, found = min(BACKOFF_MAX_SECONDS, wait * 2), True
@@ -183,7 +183,7 @@ class Worker:
             try:
                 return await self.units.run(self._begin, entries, batch)
             except (Error, RedisError, Refusal) as error:
-                metrics.database_errors.inc()
+                metrics.count_error(error)
                 log.warning("handle.retried", entries=len(entries), error=str(error)[:200])
             if self.shutdown.draining.is_set():
                 return list(entries), []

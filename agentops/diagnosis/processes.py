@@ -10,12 +10,10 @@ from django.db import DatabaseError
 
 from agentops.diagnosis.finding import Finding, Level, judged
 from agentops.embedded import answers_http
-from quotas.database import later
 from runs.agents import list_agents
-from workers.models import WorkerProcess
+from workers.selectors import list_workers
 
 DISK_LOW, DISK_OUT = 2**30, 200 * 2**20  # bytes
-ALIVE_SECONDS = 30
 
 
 def examine() -> Iterator[Finding]:
@@ -63,7 +61,7 @@ def _web() -> Finding:
 
 def _workers() -> Iterator[Finding]:
     try:
-        alive = WorkerProcess.objects.filter(stopped_at=None, heartbeat_at__gte=later(-ALIVE_SECONDS)).count()
+        alive = list_workers(alive=True).count()
     except DatabaseError:
         return  # said under "database" or "migrations"
     yield judged(

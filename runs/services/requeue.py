@@ -19,6 +19,8 @@ from runs.services.submit import (
     Request,
     Submitted,
     admit_locked,
+    allowed_priority,
+    check_backlog,
     check_input,
     committed_or_found,
     estimate_of,
@@ -47,6 +49,8 @@ def requeue_run(
     """
     old = get_run(run_id, account)
     spec = find_spec(old.agent)
+    check_backlog(old.queue)
+    allowed_priority(old.account, old.priority)
     run_input = old.input
     check_input(old.agent, run_input, account=old.account)
     new = Run(

@@ -100,7 +100,7 @@ def submit_run(  # noqa: PLR0913  every fact of a submit, keyword-only
         account=account,
         agent=spec.name,
         queue=spec.queue,
-        priority=_allowed_priority(account, priority or spec.priority),
+        priority=allowed_priority(account, priority or spec.priority),
         input_json=_serialised(input),
         session=session,
         session_slot=slot_of(session),
@@ -214,7 +214,7 @@ def _check_files(spec: AgentSpec, run_input: dict[str, Any], account: Account) -
             raise NoSuchFile(file=str(file_id))
 
 
-def _allowed_priority(account: Account, priority: str) -> str:
+def allowed_priority(account: Account, priority: str) -> str:
     if priority not in PRIORITY_ORDER:
         raise InvalidRequest(field="priority", problem=f"one of {', '.join(PRIORITY_ORDER)}")
     if PRIORITY_ORDER.index(priority) < PRIORITY_ORDER.index(account.max_priority):
@@ -261,12 +261,17 @@ def fingerprint_of(account: Account, run: Run) -> str:
 def admit(request: Request) -> Submitted:
     """Take the account's lock, decide, insert, and dispatch after the commit."""
     run = request.run
-    backlog = backlog_of(run.queue)  # before the lock
-    if backlog >= settings.BACKLOG_LIMIT:
-        raise BacklogFull(queue=run.queue, backlog=backlog, limit=settings.BACKLOG_LIMIT)
+    check_backlog(run.queue)
     if request.dedupe_seconds and request.retry_of is None:
         run.fingerprint = fingerprint_of(run.account, run)
     return committed_or_found(run, lambda: admit_locked(request))
+
+
+def check_backlog(queue: str) -> None:
+    """Raise BacklogFull when the queue is full. Called before the lock (protocol 4.4)."""
+    backlog = backlog_of(queue)
+    if backlog >= settings.BACKLOG_LIMIT:
+        raise BacklogFull(queue=queue, backlog=backlog, limit=settings.BACKLOG_LIMIT)
 
 
 def committed_or_found(run: Run, work: Callable[[], Submitted]) -> Submitted:

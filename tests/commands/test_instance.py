@@ -4,6 +4,9 @@ import pytest
 from django.conf import settings
 from django.db import connection
 
+from quotas.models import Account
+from quotas.prices import PriceTable
+
 COMMANDS = [
     ("create_api_key",),
     ("set_price", "m", "input=1"),
@@ -46,3 +49,11 @@ def test_an_unknown_account_is_named_with_those_there_are(manage, default_accoun
     ran = manage(*command, "--account", "nobody")
     assert ran.code == 2
     assert "There is no account 'nobody'. There are: default." in ran.err
+
+
+def test_an_instance_is_prepared_by_hand(manage):
+    ran = manage("bootstrap_instance", "prepare")
+
+    assert (ran.code, ran.out.strip()) == (0, "prepared")
+    assert Account.objects.filter(name="default").exists()
+    assert PriceTable.current().knows("smollm2-135m-instruct")

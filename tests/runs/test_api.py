@@ -6,9 +6,9 @@ import pytest
 from django.test import Client
 
 from quotas.access import caller_for_key
-from quotas.models import Hold
+from quotas.models import ApiKey, Hold
 from runs import tickets
-from runs.models import Run
+from runs.models import Attempt, Run
 from runs.states import RunState
 from tests import builders
 from tests.api import RUNS, Api, problem
@@ -249,7 +249,8 @@ def test_a_ticket_is_good_once_for_its_run(api, api_key, account):
     response = api.post(f"{RUNS}/{run.id}/ticket")
     assert response.status_code == 201
     ticket = response.json()["ticket"]
-    assert tickets.redeem(ticket) == (run.id, account.pk)
+    key = ApiKey.objects.get()
+    assert tickets.redeem(ticket) == tickets.Redeemed(run.id, account.pk, "key", key.pk)
     assert tickets.redeem(ticket) is None
     assert tickets.redeem("") is None
     assert tickets.redeem("\ud800") is None
@@ -323,3 +324,14 @@ def test_wrong_method_and_unknown_address_are_problems(api):
 def test_everything_that_is_not_the_api_keeps_djangos_pages(client):
     assert client.get("/nothing")["Content-Type"].startswith("text/html")
     assert client.get("/")["Location"].startswith("/admin/")
+
+
+def test_a_run_shows_its_attempts_and_the_result_that_a_cancel_overtook(api, account):
+    run = builders.make_run("cancelled", account=account, started=True)
+    Attempt.objects.filter(run=run).update(result_json='{"a":1}', progress={"done": 1, "total": 2, "message": "m"})
+
+    shown = api.get(f"{RUNS}/{run.id}").json()
+
+    (attempt,) = shown["attempts"]
+    assert (attempt["number"], attempt["fence"], attempt["result"]) == (1, 2, {"a": 1})
+    assert shown["progress"] == {"done": 1, "total": 2, "message": "m"}

@@ -225,3 +225,25 @@ def test_the_runs_a_worker_ended_are_read_whole(account, django_capture_on_commi
     close(*Run.objects.filter(pk=done.moved[0].run_id))
 
     invariants.check(account)
+
+
+@pytest.fixture
+def taken_over(account):
+    """A run whose owner was lost: nobody knows the number of its last event, so its end has no `prev`."""
+    run = builders.make_run("interrupted", account=account, archived=False)
+    run.transitions.filter(fence=3).update(prev="")
+    return run
+
+
+def test_the_end_of_a_lost_owner_in_a_log_that_is_gone_does_not_pass_for_the_whole(taken_over, redis):
+    assert everything(taken_over) == ["1-1", "2-1", "gap", "3-1"]
+    assert close(taken_over) == [taken_over.pk]
+    assert everything(taken_over) == ["1-1", "2-1", "gap", "3-1"]
+
+
+def test_the_end_of_a_lost_owner_follows_what_its_log_still_holds(taken_over, redis):
+    write(taken_over, *lifecycle_lines(taken_over, 1), *lifecycle_lines(taken_over, 2), *ticks(2, 3))
+
+    assert close(taken_over) == [taken_over.pk]
+
+    assert everything(taken_over) == ["1-1", "2-1", "2-2", "2-3", "3-1"]

@@ -4,7 +4,7 @@ import pytest
 
 from quotas.errors import QuotaExceeded, TooManyInFlight
 from quotas.models import Account, AuditEntry, Hold
-from runs import errors
+from runs import errors, selectors
 from runs.models import Run
 from runs.services import requeue_run
 from runs.services.submit import slot_of
@@ -176,3 +176,16 @@ def test_viewers_of_the_old_run_are_told_of_the_new_one(account, redis):
 
     assert [message["data"] for message in got if message] == [f'{{"retried_by": "{new.pk}"}}'.encode()]
     assert ready.named_entry(redis, new) is not None
+
+
+def test_a_requeue_waits_for_a_queue_that_is_full(account, settings):
+    old = builders.make_run("failed", account=account)
+    settings.BACKLOG_LIMIT = 1
+    builders.make_run("queued", account=account)
+    selectors._backlog.clear()
+    before = working.rows()
+
+    with pytest.raises(errors.BacklogFull):
+        requeue(old)
+
+    assert working.new_rows(before) == {}

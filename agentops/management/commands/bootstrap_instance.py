@@ -9,7 +9,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core.management import call_command
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
 from agentops import first_start
@@ -25,13 +25,25 @@ READY_SECONDS = 60.0
 
 
 class Command(BaseCommand):
-    """A dialogue by lines: `prepare` is answered by `prepared`; {"web", "host", "workers"} by the credentials."""
+    """`prepare` by hand; else a dialogue by lines with `up`.
 
-    help = "Used by `up`; nothing to call by hand."
+    A line is answered by `prepared`, and then {"web", "host", "workers"} by the credentials.
+    """
+
+    help = "Prepare the database of an instance: migrate, default account, prices. `up` does it by itself."
     requires_system_checks: list[str] = []
 
-    def handle(self, *_args: Any, **_options: Any) -> None:
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "step", nargs="?", choices=["prepare"], help="what to do; nothing: wait for the lines of `up`"
+        )
+
+    def handle(self, *_args: Any, **options: Any) -> None:
         try:
+            if options["step"] == "prepare":
+                self._prepare()
+                self._answer("prepared")
+                return
             if sys.stdin.readline():
                 self._prepare()
                 self._answer("prepared")
