@@ -155,8 +155,7 @@ def _database() -> dict[str, Any]:
             "isolation_level": "read committed",
             "init_command": f"SET time_zone='+00:00', innodb_lock_wait_timeout={max(1, LOCK_WAIT_MS // 1000)}",
         }
-    pooled = bool(entry["OPTIONS"].get("pool"))
-    entry["CONN_MAX_AGE"] = 0 if pooled else None if env.boolean("AGENTOPS_WORKER", default=False) else 0
+    entry["CONN_MAX_AGE"] = 0  # a worker keeps its own open: workers.units.keep_connections
     entry["CONN_HEALTH_CHECKS"] = True
     return entry
 

@@ -171,7 +171,7 @@ class Machine:
         return ChildSpec(
             name=name,
             command=[sys.executable, "manage.py", "runworker_streams", "--name", short_name],
-            env={**self.env, "AGENTOPS_WORKER": "1"},
+            env=self.env,
             stop_rank=embedded.WORKER_RANK,
             stop_seconds=settings.DRAIN_GRACE_SECONDS + settings.HANDLER_GRACE_SECONDS + 15,
         )
