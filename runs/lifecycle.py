@@ -72,7 +72,9 @@ def rebuilt(run_id: UUID, fence: int, last: str, extra: Iterable[Line] = ()) -> 
     """Return the append that brings a log from its last id to `fence` by the transition rows, then `extra`."""
     known, _ = events.split_id(last)
     rows = Transition.objects.filter(run_id=run_id, fence__gt=known, fence__lte=fence).order_by("fence")
-    return Append(run_id, fence, [*lines_of(rows), *extra], opening=True)
+    # A log that is there and lacks `run.started` had no owner's events: handlers begin after it is stored (6.6).
+    lines = [line_of(row) for row in rows] if last else lines_of(rows)
+    return Append(run_id, fence, [*lines, *extra], opening=True)
 
 
 def transitions_at(pairs: Iterable[tuple[UUID, int]]) -> list[Transition]:
