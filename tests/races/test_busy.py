@@ -1,7 +1,7 @@
 """A held lock makes others wait a moment, and is never a 500; locks are taken in one order (protocol 1.4)."""
 
 import pytest
-from django.db import OperationalError, connection
+from django.db import OperationalError
 
 from agentops.counting import count
 from quotas.database import in_transaction, later
@@ -54,9 +54,8 @@ def test_what_is_not_busy_is_not_repeated():
     assert work.calls == 1
 
 
+@pytest.mark.row_locks
 def test_a_locked_account_is_a_503_that_says_when_to_come_again(account, api_key):
-    if connection.vendor == "sqlite":
-        pytest.skip("SQLite locks no rows: whoever writes has the whole database")
     api, before = Api(api_key), working.rows()
     api.get("/api/v1/runs")  # writes the key's last use
 
@@ -85,10 +84,9 @@ ACTS = {
 }
 
 
+@pytest.mark.row_locks
 @pytest.mark.parametrize("name", ACTS)
 def test_the_account_is_locked_before_the_run(account, name):
-    if not connection.features.has_select_for_update:
-        pytest.skip("SQLite has one lock")
     act = ACTS[name](*working.claim(working.submit(account)))
 
     with count() as counted:

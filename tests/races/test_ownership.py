@@ -8,7 +8,7 @@ import pytest
 from django.utils import timezone
 
 from quotas import services as money
-from quotas.database import can_skip_locked, in_transaction
+from quotas.database import in_transaction
 from quotas.errors import Busy
 from quotas.models import Hold, LedgerEntry
 from quotas.services import Bill
@@ -195,9 +195,8 @@ def test_submits_claims_cancels_and_endings_at_once_leave_the_money_true(account
 
 
 # -- the beat never stands in the way --------------------------------------------------------------------------------
+@pytest.mark.row_locks
 def test_a_beat_passes_over_a_run_that_is_being_ended_and_the_end_counts(account):
-    if not can_skip_locked():
-        pytest.skip("SQLite has one writer at a time: a beat waits for it")
     run, owner = claimed(account)
     other, other_owner = claimed(account)
     held = [working.owned_run(c, Entry("default", "s", "1-1", {}, 1)) for c in (owner, other_owner)]

@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from django.db import connection
 
 from quotas.models import Account, Hold
 from runs import broker, keys
@@ -18,12 +17,6 @@ from workers.units import Units
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.race]
 NOT_STORABLE = Succeeded('"\ud83d"')  # half a surrogate pair: no driver encodes it
-
-
-@pytest.fixture
-def row_locks():
-    if connection.vendor == "sqlite":
-        pytest.skip("SQLite locks no rows: whoever writes has the whole database")
 
 
 def handled(**fields):
@@ -60,7 +53,8 @@ def test_a_run_whose_data_breaks_the_claim_holds_back_no_other(account):
     invariants.check_money([account])
 
 
-def test_runs_that_somebody_has_locked_hold_back_no_other(account, row_locks):
+@pytest.mark.row_locks
+def test_runs_that_somebody_has_locked_hold_back_no_other(account):
     """Each locked row costs its claim three waits of a second, which may not use up the time of the others."""
     runs = [working.submit(account) for _ in range(4)]
 
@@ -72,7 +66,8 @@ def test_runs_that_somebody_has_locked_hold_back_no_other(account, row_locks):
     invariants.check_money([account])
 
 
-def test_a_lapsed_hold_whose_account_is_locked_costs_the_others_nothing(account, other_account, row_locks):
+@pytest.mark.row_locks
+def test_a_lapsed_hold_whose_account_is_locked_costs_the_others_nothing(account, other_account):
     lapsed = [working.submit(other_account) for _ in range(2)]
     Hold.objects.filter(run_id__in=pks(lapsed)).update(state=Hold.State.EXPIRED)
     Account.objects.filter(pk=other_account.pk).update(held=0)
@@ -133,7 +128,8 @@ def test_endings_of_several_accounts_are_settled_each_on_its_own(account, other_
     invariants.check_money([account, other_account])
 
 
-def test_an_account_that_is_locked_holds_back_no_other_accounts_endings(account, other_account, row_locks):
+@pytest.mark.row_locks
+def test_an_account_that_is_locked_holds_back_no_other_accounts_endings(account, other_account):
     stuck, free = working.submit(account), working.submit(other_account)
     (_, stuck_claim), (entry, claim) = owned(stuck, free)
     stuck_entry = working.entry_of(stuck)

@@ -6,7 +6,6 @@ import pytest
 from django.db import DatabaseError, connection
 from django.utils import timezone
 
-from quotas.database import can_skip_locked
 from quotas.prices import set_price
 from runs import broker, keys
 from runs.models import Attempt, Run
@@ -144,9 +143,8 @@ def test_a_row_that_is_gone_is_lost(account, worker):
     assert worker.lost == [gone.run_id]
 
 
+@pytest.mark.row_locks
 def test_a_row_that_is_being_decided_on_is_passed_over_and_not_lost(account, worker):
-    if not can_skip_locked():
-        pytest.skip("SQLite has one writer at a time: a beat waits for it")
     decided, other = worker.own(account, 2)
 
     with held_open(lambda: list(Run.objects.select_for_update().filter(pk=decided.run_id))):
