@@ -1,5 +1,6 @@
 """Waiting for conditions, and real processes under test: `runworker_streams`, daphne, any command of manage.py."""
 
+import asyncio
 import json
 import os
 import signal
@@ -44,6 +45,18 @@ def eventually(assertion: Callable[[], T], *, timeout: float = 10.0, interval: f
                 return value
             assert time.monotonic() <= deadline, f"still False after {timeout} s"
         _never.wait(interval)
+
+
+async def in_thread(work: Callable[..., T], *args: Any) -> T:
+    """Call `work` in a thread, and close the database connection it opened there: the thread may end with the test."""
+
+    def closing() -> T:
+        try:
+            return work(*args)
+        finally:
+            connections.close_all()
+
+    return await asyncio.to_thread(closing)
 
 
 async def aeventually(assertion: Callable[[], T], *, timeout: float = 10.0) -> T:

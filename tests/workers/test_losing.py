@@ -13,6 +13,7 @@ from runs.models import Run
 from runs.services import take_over
 from runs.services.leaving import Lost
 from tests import invariants, working
+from tests.probes import in_thread
 from workers import worker as worker_module
 from workers.claimer import Batch
 from workers.executor import Stop
@@ -99,7 +100,7 @@ def said(run_id):
 
 
 async def until(condition):
-    while not await asyncio.to_thread(condition):
+    while not await in_thread(condition):
         await pause()
 
 
@@ -152,7 +153,7 @@ def test_a_stopped_run_that_was_taken_over_ends_by_the_taker_alone(account, nigh
 
     async def scene():
         await until(lambda: said(owned.run_id) == ["before"])
-        await asyncio.to_thread(taken, owned)
+        await in_thread(taken, owned)
         age(owned)
 
     night.work(scene, owned)
