@@ -17,6 +17,7 @@ from quotas.api_view import REQUEST_ID
 from quotas.database import is_busy
 from quotas.errors import Busy, Refusal
 from quotas.json_rules import key_path
+from quotas.masking import mask, mask_json, mask_member
 
 log = structlog.get_logger(__name__)
 API = "/api/"
@@ -69,13 +70,14 @@ def document(
     facts: Mapping[str, Any] | None = None,
     retry_after: float | None = None,
 ) -> HttpResponse:
-    """Build the response. ASCII JSON: whatever text a fact quotes, it can be sent."""
-    body = {name: value for name, value in (facts or {}).items() if name not in RESERVED}
+    """Build the response. ASCII JSON: whatever text a fact quotes can be sent; a secret in it is masked."""
+    told = {name: _masked(name, value) for name, value in (facts or {}).items()}
+    body = {name: value for name, value in told.items() if name not in RESERVED}
     body |= {
         "type": f"urn:agentops:problem:{code}",
         "title": HTTPStatus(status).phrase,
         "status": status,
-        "detail": detail,
+        "detail": mask(detail),
         "code": code,
         "request_id": request.META.get(REQUEST_ID, ""),
     }
@@ -86,6 +88,19 @@ def document(
     if status == HTTPStatus.UNAUTHORIZED:
         response["WWW-Authenticate"] = "Bearer"
     return response
+
+
+def _masked(name: str, value: Any) -> Any:
+    """Mask a fact. The message about a field is read with the field's name, which may say that its value is secret."""
+    if name == "errors" and isinstance(value, list):
+        return [_masked_error(item) if isinstance(item, dict) else mask_json(item) for item in value]
+    return mask_member(name, value)
+
+
+def _masked_error(item: dict[str, Any]) -> dict[str, Any]:
+    head = f"{item.get('path', '')}: "
+    masked = mask(f"{head}{item.get('message', '')}")
+    return {**mask_json(item), "message": masked.removeprefix(head)}
 
 
 def _refusal(request: HttpRequest, error: Refusal) -> HttpResponse:

@@ -4,7 +4,7 @@ Each reader also accepts `NAME_FILE`: the path of a file that holds the value (f
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -56,6 +56,14 @@ def integer(name: str, default: int, *, least: int = 0) -> int:
 
 def seconds(name: str, default: float, *, least: float = 0.05) -> float:
     return _number(name, default, float, least)
+
+
+def choice(name: str, default: str, *, of: Sequence[str]) -> str:
+    """Return one of a few words."""
+    value = text(name, default)
+    if value not in of:
+        raise ImproperlyConfigured(f"{name} must be one of {', '.join(of)}, not {value!r}.")
+    return value
 
 
 def words(name: str, default: str = "") -> list[str]:

@@ -1,9 +1,25 @@
-"""Structured logs: one line an event, `event` is an action name, ids are fields. JSON, or `console` for people."""
+"""Structured logs: one line an event, `event` is an action name, ids are fields. JSON, or `console` for people.
+
+Secrets are masked in every field, also of lines that others write through the standard library (Django, an agent).
+"""
 
 import logging.config
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+from agentops.quiet import Repeats
+from quotas.masking import mask_member
+
+OUR_OWN = frozenset({"level", "logger", "timestamp"})  # written here: no text of anybody
+
+
+def mask_fields(_logger: WrappedLogger, _method: str, fields: EventDict) -> EventDict:
+    """Processor: mask secrets in the values of a line, exception included. `_…` are structlog's own objects."""
+    return {
+        name: value if name in OUR_OWN or name.startswith("_") else mask_member(name, value)
+        for name, value in fields.items()
+    }
 
 
 def configure_structlog(log_format: str, level: str) -> None:
@@ -15,6 +31,7 @@ def configure_structlog(log_format: str, level: str) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.stdlib.ExtraAdder(),
         structlog.processors.format_exc_info,
+        mask_fields,
     ]
     renderer: Processor = (
         structlog.processors.JSONRenderer() if log_format == "json" else structlog.dev.ConsoleRenderer(colors=False)
@@ -49,7 +66,7 @@ def configure_structlog(log_format: str, level: str) -> None:
         }
     )
     structlog.configure(
-        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=[Repeats(), *shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,

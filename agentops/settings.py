@@ -5,6 +5,7 @@ every other command finds the instance through `AGENTOPS_DATA_DIR` alone. `docs/
 """
 
 import json
+import os
 import secrets
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from csp.constants import NONE, SELF
 
 from agentops import __version__, env
 from agentops.logs import configure_structlog
+from quotas import masking
 
 AGENTOPS_VERSION = __version__
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -269,6 +271,7 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "COMPONENT_SPLIT_REQUEST": True,
+    "ENUM_NAME_OVERRIDES": {"OnLostEnum": "runs.models.OnLost"},
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
         "runs.openapi.add_event_streams",
@@ -287,8 +290,10 @@ GLOBAL_SLOTS = env.integer("AGENTOPS_GLOBAL_SLOTS", 0)  # per queue; 0 = off
 QUEUES = env.words("AGENTOPS_QUEUES", "default")
 EXTRA_STREAMS = env.words("AGENTOPS_EXTRA_STREAMS")
 QUEUE_WAIT_SECONDS = env.seconds("AGENTOPS_QUEUE_WAIT_SECONDS", 30 * 60)
+WALL_CLOCK_SECONDS = env.seconds("AGENTOPS_WALL_CLOCK_SECONDS", 30 * 60)
 BACKLOG_LIMIT = env.integer("AGENTOPS_BACKLOG_LIMIT", 10_000, least=1)
 DRAIN_GRACE_SECONDS = env.seconds("AGENTOPS_DRAIN_GRACE_SECONDS", 630)
+DRAIN_POLICY = env.choice("AGENTOPS_DRAIN_POLICY", "interrupt", of=("interrupt", "hand_back"))
 HANDLER_GRACE_SECONDS = env.seconds("AGENTOPS_HANDLER_GRACE_SECONDS", 10)
 EVENT_CAP = env.integer("AGENTOPS_EVENT_CAP", 10_000, least=100)
 EVENT_CAP_BYTES = 8 * 1024 * 1024
@@ -297,6 +302,8 @@ EVENT_TTL_SECONDS = 24 * 3600
 EVENT_CLOSED_TTL_SECONDS = 600
 RESULT_INLINE_BYTES = 256 * 1024
 IDEMPOTENCY_SECONDS = 24 * 3600
+RETAIN_RUNS_DAYS = env.integer("AGENTOPS_RETAIN_RUNS_DAYS", 90)  # 0 = for ever
+RETAIN_PAYLOADS_DAYS = env.integer("AGENTOPS_RETAIN_PAYLOADS_DAYS", 30)
 WORKER_PORT = env.integer("AGENTOPS_WORKER_PORT", 0)  # 0 = any free port
 
 # -- model ------------------------------------------------------------------------------------------
@@ -305,6 +312,13 @@ OPENAI_API_KEY = env.text("OPENAI_API_KEY") or ("embedded" if INSTANCE.get("open
 AGENTOPS_MODEL = env.text("AGENTOPS_MODEL") or INSTANCE.get("model") or "smollm2-135m-instruct"
 AGENTOPS_EMBEDDING_MODEL = env.text("AGENTOPS_EMBEDDING_MODEL") or AGENTOPS_MODEL
 AGENTOPS_MODEL_WINDOW = env.integer("AGENTOPS_MODEL_WINDOW", 2048, least=256)  # tokens per request
+
+# -- secrets, as errors and logs must not show them -------------------------------------------------
+masking.configure(
+    [SECRET_KEY, OPENAI_API_KEY, masking.password_of(DATABASE_URL), masking.password_of(REDIS_URL)],
+    os.environ,
+    env.text("AGENTOPS_MASK").split(),
+)
 
 # -- logs -------------------------------------------------------------------------------------------
 LOG_FORMAT = env.text("AGENTOPS_LOG_FORMAT", "json")

@@ -26,7 +26,7 @@ from runs.outcomes import Failed, InvalidInput, Succeeded
 from runs.services import check_input
 from workers.context import Context, Identity, InputFile
 from workers.event_buffer import EventBuffer
-from workers.executor import Execution, Stop
+from workers.executor import Execution, Stop, Time
 
 FENCE = 2  # as after submit and claim
 
@@ -116,7 +116,7 @@ async def arun_agent(
     )
     ctx = Context(identity, buffer, ports)
     limit = spec.time_limit_seconds if time_limit is None else time_limit
-    execution = Execution(spec, ctx, json.loads(json.dumps(run_input)), time_limit=limit, grace=5.0)
+    execution = Execution(spec, ctx, json.loads(json.dumps(run_input)), time=Time(limit), grace=5.0)
     if cancel_after is not None:
         asyncio.get_running_loop().call_later(cancel_after, execution.stop, Stop.CANCEL)
     with ThreadPoolExecutor(1) as threads:

@@ -16,10 +16,11 @@ from agentops import embedded, env, instance
 from agentops.model_server import MODEL_NAME
 from agentops.reload import SourceWatch
 from workers.config import PORT_MAX
-from workers.supervisor import ChildFailed, ChildSpec, Interrupted, Supervisor
+from workers.supervisor import Child, ChildFailed, ChildSpec, Interrupted, Supervisor
 
 FAILED, PORT_TAKEN, FOLDER_IN_USE = 1, 2, 3  # exit codes
 STOP_AFTER_FAILURE_SECONDS = 10.0  # with the broker gone nothing can drain
+REPAIR_SECONDS = 600
 DEFAULT_FOLDER = "data"
 
 
@@ -98,7 +99,9 @@ class Machine:
         # Of the environment alone: our own settings may come from what an earlier `up` wrote.
         self.apps = instance.absolute_apps(env.words("AGENTOPS_APPS"))
         self.env = {**os.environ, "AGENTOPS_DATA_DIR": str(folder), "PYTHONUNBUFFERED": "1"}
-        self.supervisor = Supervisor(folder / "logs", cwd=settings.BASE_DIR, say=say, changed=self._write_instance)
+        self.supervisor = Supervisor(
+            folder / "logs", cwd=settings.BASE_DIR, say=say, changed=self._write_instance, reaped=self._reaped
+        )
         self.facts: dict[str, Any] = {}
 
     # -- the whole way -----------------------------------------------------------------------------
@@ -174,7 +177,14 @@ class Machine:
             env=self.env,
             stop_rank=embedded.WORKER_RANK,
             stop_seconds=settings.DRAIN_GRACE_SECONDS + settings.HANDLER_GRACE_SECONDS + 15,
+            may_end=True,
         )
+
+    def _reaped(self, child: Child) -> None:
+        """Have a dead worker's runs repaired at once, in a process that has the instance's settings."""
+        if child.spec.stop_rank == embedded.WORKER_RANK and child.process.returncode:
+            command = [sys.executable, "manage.py", "repair_workers", "--wait", str(REPAIR_SECONDS)]
+            self.supervisor.send(ChildSpec("repair", command, self.env, stop_rank=0))
 
     def _on_pass(self) -> Callable[[], None]:
         if not self.options.reload:

@@ -52,5 +52,13 @@ def revoke(api_key: ApiKey) -> bool:
     return bool(ApiKey.objects.filter(pk=api_key.pk, revoked_at=None).update(revoked_at=timezone.now()))
 
 
+def revoke_all(account: Account) -> int:
+    """End every key of an account now, and forget what people called them. Returns how many were live."""
+    keys = ApiKey.objects.filter(account=account)
+    live = keys.filter(revoked_at=None).update(revoked_at=timezone.now())
+    keys.exclude(name="").update(name="")
+    return live
+
+
 def _digest(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()

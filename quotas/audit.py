@@ -1,5 +1,6 @@
 """The audit trail: one function, called inside the transaction of the act: there is no act without its line."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from quotas.models import AuditEntry
@@ -27,3 +28,10 @@ def record(
         reason=reason[:500],
         request_id=request_id[:64],
     )
+
+
+def forget_texts(*, target_type: str, target_ids: Iterable[object]) -> int:
+    """Empty the free texts of what was done to targets that are no more. Who did what, to which and when stays."""
+    ids = [str(target_id) for target_id in target_ids]
+    rows = AuditEntry.objects.filter(target_type=target_type, target_id__in=ids)
+    return rows.update(reason="", before=None, after=None)

@@ -36,6 +36,7 @@ class Account(models.Model):
     held = models.BigIntegerField(default=0, editable=False)
     in_flight = models.IntegerField(default=0, editable=False)
     max_in_flight = models.PositiveIntegerField(default=100)
+    max_running = models.PositiveIntegerField(null=True, blank=True)  # at work at once in a queue; empty: no limit
     max_priority = models.CharField(max_length=8, choices=Priority, default=Priority.HIGH)
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -85,7 +86,9 @@ class Hold(models.Model):
 
     class Meta:
         indexes = [
-            models.Index(fields=["account", "state", "expires_at"], name="hold_account_state"),
+            # Not by account first: MySQL would take it for the foreign key's index, and lock the account's row
+            # whenever a claim changes `expires_at` in it.
+            models.Index(fields=["state", "expires_at", "account"], name="hold_lapses"),
             models.Index(fields=["state", "created_at"], name="hold_open_by_age"),
         ]
 

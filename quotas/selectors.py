@@ -29,6 +29,7 @@ def quota_of(account: Account, now: dt.datetime | None = None) -> dict[str, Any]
         "available": fresh.limit - spent - fresh.held,
         "in_flight": fresh.in_flight,
         "max_in_flight": fresh.max_in_flight,
+        "max_running": fresh.max_running,
         "period": fresh.period,
         "period_ends_at": period_end(fresh, now),
     }

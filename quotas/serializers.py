@@ -17,6 +17,7 @@ class QuotaOut(serializers.Serializer[dict[str, Any]]):
     available = serializers.IntegerField()
     in_flight = serializers.IntegerField()
     max_in_flight = serializers.IntegerField()
+    max_running = serializers.IntegerField(allow_null=True)
     period = serializers.ChoiceField(choices=Account.Period.choices)
     period_ends_at = serializers.DateTimeField(allow_null=True)
 

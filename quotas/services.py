@@ -64,12 +64,29 @@ def expire_lapsed(account: Account) -> int:
     lapsed = list(
         Hold.objects.select_for_update()
         .filter(account_id=account.pk, state=Hold.State.ACTIVE, expires_at__lt=Now())
+        .order_by("pk")
         .values_list("pk", "amount")
     )
     if lapsed:
         Hold.objects.filter(pk__in=[pk for pk, _ in lapsed]).update(state=Hold.State.EXPIRED)
         account.held -= sum(amount for _, amount in lapsed)
     return len(lapsed)
+
+
+def accounts_with_lapsed_holds(limit: int = 100) -> list[int]:
+    """Return the ids of accounts that hold amounts for runs nobody looks after any more."""
+    lapsed = Hold.objects.filter(state=Hold.State.ACTIVE, expires_at__lt=Now())
+    return list(lapsed.order_by().values_list("account_id", flat=True).distinct()[:limit])
+
+
+def expire_holds_of(account_id: int) -> int:
+    """Expire an account's lapsed holds, account first (money 4). Returns how many. In the caller's transaction."""
+    account = lock_account(account_id)
+    expired = expire_lapsed(account)
+    if expired:
+        _turn_period(account, database_time(account))
+        _store(account)
+    return expired
 
 
 def place_hold(account: Account, *, run_id: UUID, amount: int, lapses_after: float) -> Hold:
@@ -215,3 +232,14 @@ def _settle_entry(account: Account, bill: Bill, *, overdraft: bool) -> LedgerEnt
         overdraft=overdraft,
         price_book_id=bill.price_book,
     )
+
+
+def forget_holds(run_ids: Iterable[UUID]) -> int:
+    """Delete the closed holds of runs that are no more; an open one stays. Returns how many. The ledger stays."""
+    return Hold.objects.filter(run_id__in=list(run_ids), state__in=(SETTLED, RELEASED)).delete()[0]
+
+
+def forget_who_and_why(account_id: int) -> int:
+    """Empty the texts of an account's ledger lines; amounts, kinds and times stay. Returns how many lines had any."""
+    told = LedgerEntry.objects.filter(account_id=account_id).exclude(actor="", reason="")
+    return told.update(actor="", reason="")

@@ -13,9 +13,10 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from quotas.admin_base import ReadOnlyAdmin
-from quotas.display import between, credits_of, moment, pill, short
+from quotas.display import between, credits_of, moment, pill, short, span
 from runs.agents import list_agents
 from runs.models import Run
+from runs.states import RunState
 
 LARGE = ("input_json", "result_json", "error", "usage", "metadata", "tags")
 
@@ -90,13 +91,13 @@ class RunAdmin(ReadOnlyAdmin):
         "state_shown",
         "agent",
         "account",
-        "attempt",
+        "attempt_shown",
         "cost_shown",
-        "queued",
+        "submitted",
         "duration",
         "worker",
     ]
-    list_filter = ["state", AgentFilter, "account", SessionFilter, TagFilter, "queued_at"]
+    list_filter = ["state", AgentFilter, "account", SessionFilter, TagFilter, "submitted_at"]
     list_select_related = ["account"]
     search_fields = ["id"]  # shows the search field; get_search_results says what it does
     search_help_text = "Run id, the beginning of one (8 characters or more), or a session"
@@ -130,19 +131,33 @@ class RunAdmin(ReadOnlyAdmin):
 
     @admin.display(description="State")
     def state_shown(self, obj: Run) -> SafeString:
-        return pill(obj.state)
+        if obj.state != RunState.SCHEDULED:
+            return pill(obj.state)
+        return format_html('{} <span class="quiet">{}</span>', pill(obj.state), _due(obj))
+
+    @admin.display(description="Attempt")
+    def attempt_shown(self, obj: Run) -> str:
+        return f"{obj.attempt} of {obj.max_attempts}"
 
     @admin.display(description="Cost")
     def cost_shown(self, obj: Run) -> str:
         return credits_of(obj.cost)
 
-    @admin.display(description="Queued at")
-    def queued(self, obj: Run) -> str:
-        return moment(obj.queued_at)
+    @admin.display(description="Submitted at")
+    def submitted(self, obj: Run) -> str:
+        return moment(obj.submitted_at)
 
     @admin.display(description="Duration")
     def duration(self, obj: Run) -> str:
         return between(obj.started_at, obj.finished_at or timezone.now())
+
+
+def _due(run: Run) -> str:
+    """Return what a scheduled run waits for, as short as a list needs it."""
+    if run.blocked_by_session is not None:
+        return "behind its session"
+    left = (run.not_before - timezone.now()).total_seconds() if run.not_before is not None else 0
+    return f"in {span(left)}" if left > 0 else "due"
 
 
 def _id_range(term: str) -> tuple[uuid.UUID, uuid.UUID] | None:

@@ -21,10 +21,18 @@ from django.utils.module_loading import autodiscover_modules
 from jsonschema import Draft202012Validator, FormatChecker
 
 from quotas.models import Priority
+from runs.outcomes import ErrorClass
+from runs.retry import Backoff
 
 Json = Any
 Handler = Callable[..., Any]
+FailureKind = type[BaseException] | ErrorClass
 NAME_MAX = 120
+RERUN_ATTEMPTS = 3
+ATTEMPTS_MAX = 1000
+RUNNING_MAX = 1_000_000
+LIMIT_MAX_SECONDS = 24 * 3600.0
+OVERRIDES = frozenset({"time_limit", "max_attempts", "on_lost"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +62,24 @@ class AgentSpec:
     estimate: Estimate = field(default_factory=Estimate)
     time_limit_seconds: float = 600.0
     queue_wait_seconds: float | None = None  # None: the setting QUEUE_WAIT_SECONDS
-    policy: str = "interrupt"  # what becomes of a run whose worker is lost
+    wall_clock_seconds: float | None = None  # over all attempts, from the first start; None: WALL_CLOCK_SECONDS
+    no_progress_seconds: float | None = None  # without any event of the handler; None: no such limit
+    policy: str = "interrupt"  # what becomes of a run whose worker is lost: "interrupt" or "rerun"
+    on_drain: str | None = None  # "interrupt" or "hand_back" a run that a drain cannot wait for; None: DRAIN_POLICY
+    max_attempts: int | None = None  # None: 3 by the policy "rerun", else 1
+    backoff: Backoff = field(default_factory=Backoff)
+    retry_on: tuple[FailureKind, ...] = ()  # exception types and error classes; empty: whatever may pass by itself
+    fatal_on: tuple[FailureKind, ...] = ()  # never retried, whatever retry_on says
+    max_running: int | None = None  # runs of this agent at work at once, over all workers; None: no limit
+    isolation: str = "loop"  # "process": a child process of its own, which can be killed
     dedupe_seconds: float = 0.0  # the same input again within this window is a 409
     models: Callable[[Json], Iterable[str]] | None = None  # models the input names: must have a price at submit
-    allow: frozenset[str] = frozenset()  # what a submit may override: "time_limit"
+    allow: frozenset[str] = frozenset()  # what a submit may override: some of OVERRIDES
     sample: Json = None  # an example input, shown in the form and the docs
+
+    def attempts_by(self, policy: str) -> int:
+        """Return how many attempts a run under a policy has, unless its submit says otherwise."""
+        return self.max_attempts or (RERUN_ATTEMPTS if policy == "rerun" else 1)
 
     @cached_property
     def validator(self) -> Draft202012Validator:
@@ -112,10 +133,49 @@ def _check(spec: AgentSpec) -> None:
         raise ImproperlyConfigured(f"Agent name {spec.name!r}: 1 to {NAME_MAX} printable characters, no space.")
     if spec.priority not in Priority.values:
         raise ImproperlyConfigured(f"Agent {spec.name}: priority {spec.priority!r} is not in {Priority.values}.")
-    if spec.policy != "interrupt":
-        raise ImproperlyConfigured(f"Agent {spec.name}: policy {spec.policy!r} is unknown; use 'interrupt'.")
+    _check_choices(spec)
+    for what, seconds in (
+        ("time_limit_seconds", spec.time_limit_seconds),
+        ("queue_wait_seconds", spec.queue_wait_seconds),
+        ("wall_clock_seconds", spec.wall_clock_seconds),
+        ("no_progress_seconds", spec.no_progress_seconds),
+    ):
+        if seconds is not None and not 0 < seconds <= LIMIT_MAX_SECONDS:
+            raise ImproperlyConfigured(
+                f"Agent {spec.name}: {what} must be above 0 and at most {LIMIT_MAX_SECONDS:.0f}, not {seconds!r}."
+            )
+    if spec.max_attempts is not None and not 1 <= spec.max_attempts <= ATTEMPTS_MAX:
+        raise ImproperlyConfigured(
+            f"Agent {spec.name}: max_attempts must be 1 to {ATTEMPTS_MAX}, not {spec.max_attempts!r}."
+        )
+    if spec.max_running is not None and not 1 <= spec.max_running <= RUNNING_MAX:
+        raise ImproperlyConfigured(
+            f"Agent {spec.name}: max_running must be 1 to {RUNNING_MAX}, not {spec.max_running!r}."
+        )
     for schema in filter(None, (spec.input_schema, spec.output_schema)):
         Draft202012Validator.check_schema(schema)
+
+
+def _check_choices(spec: AgentSpec) -> None:
+    for what, value, known in (
+        ("policy", spec.policy, ("interrupt", "rerun")),
+        ("on_drain", spec.on_drain, (None, "interrupt", "hand_back")),
+        ("isolation", spec.isolation, ("loop", "process")),
+    ):
+        if value not in known:
+            choices = " or ".join(repr(choice) for choice in known if choice)
+            raise ImproperlyConfigured(f"Agent {spec.name}: {what} {value!r} is unknown; use {choices}.")
+    unknown = sorted(spec.allow - OVERRIDES)
+    if unknown:
+        raise ImproperlyConfigured(
+            f"Agent {spec.name}: allow names {', '.join(unknown)}; known are {', '.join(sorted(OVERRIDES))}."
+        )
+    for cause in (*spec.retry_on, *spec.fatal_on):
+        is_type = isinstance(cause, type) and issubclass(cause, BaseException)
+        if not is_type and not isinstance(cause, ErrorClass):
+            raise ImproperlyConfigured(
+                f"Agent {spec.name}: retry_on and fatal_on take exception types and error classes, not {cause!r}."
+            )
 
 
 def discover() -> None:
@@ -184,6 +244,11 @@ def get_agent(name: str) -> AgentSpec:
         return _registry[name]
     except KeyError:
         raise AgentNotRegistered(name) from None
+
+
+def find_agent(name: str) -> AgentSpec | None:
+    """Return the agent if its module has been imported by now."""
+    return _registry.get(name)
 
 
 def list_agents() -> list[AgentSpec]:

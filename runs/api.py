@@ -10,7 +10,6 @@ from rest_framework.response import Response
 
 from quotas.api_view import ApiView
 from quotas.database import exactly
-from quotas.json_rules import digest
 from quotas.openapi import AFTER, IDEMPOTENCY_KEY, LIMIT, problems
 from quotas.selectors import holds_of
 from runs import tickets
@@ -26,6 +25,7 @@ from runs.serializers import (
     RunPage,
     SubmitIn,
     TicketOut,
+    body_digest,
 )
 from runs.services.cancel import cancel_run
 from runs.services.requeue import requeue_run
@@ -111,7 +111,7 @@ class RunsView(ApiView):
             account=caller.account,
             actor=caller.actor,
             idempotency_key=self.idempotency_key,
-            idempotency_digest=digest(body),
+            idempotency_digest=body_digest(body),
             request_id=self.request_id,
             traceparent=self.traceparent,
             **body,

@@ -3,6 +3,7 @@
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
 from django.core.files.uploadedfile import UploadedFile
 from django.http import StreamingHttpResponse
 from django.urls import reverse
@@ -153,8 +154,16 @@ def agent_json(spec: AgentSpec) -> dict[str, Any]:
         "queue": spec.queue,
         "priority": spec.priority,
         "time_limit_seconds": spec.time_limit_seconds,
+        "queue_wait_seconds": spec.queue_wait_seconds or settings.QUEUE_WAIT_SECONDS,
+        "wall_clock_seconds": spec.wall_clock_seconds or settings.WALL_CLOCK_SECONDS,
+        "no_progress_seconds": spec.no_progress_seconds,
+        "max_attempts": spec.attempts_by(spec.policy),
+        "max_running": spec.max_running,
+        "backoff": {"base": spec.backoff.base, "cap": spec.backoff.cap},
         "dedupe_seconds": spec.dedupe_seconds,
         "policy": spec.policy,
+        "on_drain": spec.on_drain or settings.DRAIN_POLICY,
+        "isolation": spec.isolation,
         "allow": sorted(spec.allow),
     }
 

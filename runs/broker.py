@@ -16,7 +16,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-__all__ = ["RedisError", "blocking_client", "client", "hub_client", "impatient_client", "reset"]
+__all__ = ["RedisError", "blocking_client", "client", "eviction_policy", "hub_client", "impatient_client", "reset"]
 
 COMMAND_TIMEOUT = 5.0
 CONNECT_TIMEOUT = 2.0
@@ -85,6 +85,14 @@ def hub_client() -> "redis.asyncio.Redis":
         ),
     )
     return made
+
+
+def eviction_policy() -> str:
+    """Return the server's `maxmemory-policy`; "" where it does not say, or is away."""
+    try:
+        return str(client().info("memory").get("maxmemory_policy", ""))
+    except RedisError:
+        return ""
 
 
 def reset() -> None:

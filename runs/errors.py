@@ -119,6 +119,13 @@ class AlreadyRequeued(Refusal):
     status = 409
 
 
+class PayloadPruned(Refusal):
+    """The run {run} has no input any more: it was deleted at {pruned_at}, by retention."""
+
+    code = "payload_pruned"
+    status = 409
+
+
 class TransitionRefused(Exception):
     """Somebody else moved the run first: an everyday fact, and nothing was changed."""
 

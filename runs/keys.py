@@ -45,6 +45,26 @@ def epoch(queue: str) -> str:
     return f"{_tag(queue)}:epoch"
 
 
+def limit_places(queue: str, limit: str) -> str:
+    """Return the sorted set of a limit's places in use: run ids scored by expiry in Redis time (ms)."""
+    return f"{_tag(queue)}:limit:{limit}"
+
+
+def parked(queue: str, limit: str) -> str:
+    """Return the waiting set of a limit: run ids scored by their turn."""
+    return f"{_tag(queue)}:parked:{limit}"
+
+
+def limits(queue: str) -> str:
+    """Return the hash limit → how many runs it lets be at work, of the limits somebody waits for."""
+    return f"{_tag(queue)}:limits"
+
+
+def limited(queue: str) -> str:
+    """Return the hash run id → what runs/lua/parking.lua has to know of a run that is under limits."""
+    return f"{_tag(queue)}:limited"
+
+
 def log(run_id: UUID) -> str:
     """Return the event stream of a run."""
     return f"{_tag(f'run:{run_id}')}:log"
@@ -69,6 +89,11 @@ def control() -> str:
 def sweeper() -> str:
     """Return the lease of the one sweeping process."""
     return f"{_tag('sweeper')}:lease"
+
+
+def dead_letters() -> str:
+    """Return the stream of dead letters for outside consumers. It does not expire."""
+    return f"{{{settings.AGENTOPS_PREFIX}}}:dlq"
 
 
 def heartbeat(worker: str) -> str:

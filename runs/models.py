@@ -8,10 +8,18 @@ import json
 from typing import Any
 
 from django.db import models
+from django.utils import timezone
 
 from quotas.models import Account, Priority
 from runs.ids import new_run_id
 from runs.states import TERMINAL, RunState
+
+
+class OnLost(models.TextChoices):
+    """What becomes of a run whose worker is lost."""
+
+    INTERRUPT = "interrupt"
+    RERUN = "rerun"
 
 
 class Run(models.Model):
@@ -31,10 +39,21 @@ class Run(models.Model):
     worker = models.CharField(max_length=120, blank=True, default="")
     lease_expires_at = models.DateTimeField(null=True, blank=True)
     cancel_requested_at = models.DateTimeField(null=True, blank=True)
+    stop_at = models.DateTimeField(null=True, blank=True)  # the first of its time limits to pass
+    quiet_at = models.DateTimeField(null=True, blank=True)  # when its silence counts as no progress
+    stop_requested = models.CharField(max_length=12, blank=True, default="")  # a runs.limits.Limit
+    stop_requested_at = models.DateTimeField(null=True, blank=True)
+
+    # The way to its next attempt.
+    not_before = models.DateTimeField(null=True, blank=True)  # while scheduled
+    blocked_by_session = models.CharField(max_length=64, null=True, blank=True)  # noqa: DJ001  the slot it waits for
+    waits_until = models.DateTimeField(null=True, blank=True)  # the end of its queue wait, while it waits
+    max_attempts = models.PositiveIntegerField(default=1)
+    on_lost = models.CharField(max_length=9, choices=OnLost, default=OnLost.INTERRUPT)
 
     input_json = models.TextField()
     result_json = models.TextField(null=True, blank=True)  # noqa: DJ001  no result is not the empty text
-    error = models.JSONField(null=True, blank=True)  # {class, type, message, traceback}
+    error = models.JSONField(null=True, blank=True)  # {class, type, message, traceback, cause}
     error_class = models.CharField(max_length=30, blank=True, default="")
     usage = models.JSONField(default=dict, blank=True)  # {model: {kind: tokens}}
     cost = models.BigIntegerField(default=0)
@@ -51,16 +70,21 @@ class Run(models.Model):
 
     time_limit_seconds = models.FloatField()
     queue_wait_seconds = models.FloatField()
+    wall_clock_seconds = models.FloatField(default=1800.0)  # from the first start, over all attempts
+    no_progress_seconds = models.FloatField(null=True, blank=True)
+    deadline_at = models.DateTimeField(null=True, blank=True)
     retry_of = models.OneToOneField("self", models.SET_NULL, null=True, blank=True, related_name="retried_by_run")
     retried_by = models.UUIDField(null=True, blank=True)
     submitted_by = models.CharField(max_length=150, blank=True, default="")
     request_id = models.CharField(max_length=64, blank=True, default="")
     traceparent = models.CharField(max_length=60, blank=True, default="")
 
-    queued_at = models.DateTimeField()
+    submitted_at = models.DateTimeField(default=timezone.now)
+    queued_at = models.DateTimeField()  # when it last began to wait for a worker
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
     log_closed_at = models.DateTimeField(null=True, blank=True)
+    payload_pruned_at = models.DateTimeField(null=True, blank=True)  # from then on input, result and files are gone
 
     class Meta:
         constraints = [
@@ -71,6 +95,10 @@ class Run(models.Model):
         indexes = [
             models.Index(fields=["state", "queue", "queued_at"], name="run_backlog"),
             models.Index(fields=["state", "lease_expires_at"], name="run_leases"),
+            models.Index(fields=["state", "not_before"], name="run_due"),
+            models.Index(fields=["state", "waits_until"], name="run_waits"),
+            models.Index(fields=["state", "stop_at"], name="run_limits"),
+            models.Index(fields=["account", "blocked_by_session", "session_number"], name="run_blocked"),
             models.Index(fields=["log_closed_at", "finished_at"], name="run_open_logs"),
             models.Index(fields=["account", "-id"], name="run_account"),
             models.Index(fields=["account", "session", "session_number"], name="run_session"),
@@ -89,6 +117,11 @@ class Run(models.Model):
     @property
     def is_terminal(self) -> bool:
         return self.state in TERMINAL
+
+    @property
+    def payload_pruned(self) -> bool:
+        """Whether retention has taken input, result and files."""
+        return self.payload_pruned_at is not None
 
     @property
     def input(self) -> Any:
@@ -129,7 +162,7 @@ class Attempt(models.Model):
     outcome = models.CharField(max_length=20, blank=True, default="")  # empty while it runs
     error = models.JSONField(null=True, blank=True)
     error_class = models.CharField(max_length=30, blank=True, default="")
-    result_json = models.TextField(null=True, blank=True)  # noqa: DJ001  kept when a cancel mark won over a success
+    result_json = models.TextField(null=True, blank=True)  # noqa: DJ001  one that did not become the run's: see outcome
     usage = models.JSONField(default=dict, blank=True)
     cost = models.BigIntegerField(default=0)
     progress = models.JSONField(default=dict, blank=True)  # {done, total, message}
@@ -164,9 +197,27 @@ class StoredFile(models.Model):
     size = models.BigIntegerField()
     path = models.CharField(max_length=300)
     uploaded_at = models.DateTimeField(auto_now_add=True)
+    unused_since = models.DateTimeField(null=True, blank=True, default=timezone.now)  # empty while a run names it
+    removed_at = models.DateTimeField(null=True, blank=True)  # from then on nobody finds it; its bytes go next
+
+    class Meta:
+        indexes = [models.Index(fields=["removed_at", "unused_since"], name="file_unused")]
 
     def __str__(self) -> str:
         return self.name
+
+
+class FileUse(models.Model):
+    """A run whose input names an uploaded file: what keeps the file."""
+
+    run = models.ForeignKey(Run, models.CASCADE, related_name="file_uses")
+    file = models.ForeignKey(StoredFile, models.PROTECT, related_name="uses")
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["run", "file"], name="one_file_use")]
+
+    def __str__(self) -> str:
+        return f"{self.file_id} in {self.run_id}"
 
 
 class Artifact(models.Model):

@@ -1,9 +1,8 @@
 """The producing side of the ready streams: wire format and dispatch (protocol 4.6, 5). Workers consume them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import redis
@@ -11,7 +10,11 @@ import redis
 from runs import keys, scripts
 from runs.models import Run
 
-DISPATCH = scripts.load(Path(__file__).parent / "lua" / "dispatch.lua")
+LUA = Path(__file__).parent / "lua"
+PARKING = LUA / "parking.lua"  # the library of scripts that take, free or pass on places of limits
+DISPATCH = scripts.load(LUA / "dispatch.lua", PARKING)
+WITHDRAW = scripts.load(LUA / "withdraw.lua", PARKING)
+PARKED = "parked:"
 MESSAGE_VERSION = 1
 
 
@@ -51,6 +54,11 @@ def dispatch(pipe: "redis.client.Pipeline", run: Run) -> None:
     )
 
 
+def withdraw(pipe: "redis.client.Pipeline", run: Run) -> None:
+    """Queue the removal of an ended run from the waiting set it may be parked in."""
+    WITHDRAW.call(pipe, [keys.index(run.queue)], [str(run.pk)])
+
+
 def dispatch_all(client: "redis.Redis", runs: Iterable[Run]) -> int:
     """Dispatch queued runs in one round trip. Returns how many had to be added."""
     rows = list(runs)
@@ -59,22 +67,18 @@ def dispatch_all(client: "redis.Redis", runs: Iterable[Run]) -> int:
         for run in rows:
             dispatch(pipe, run)
 
-    return sum(int(reply[0]) for reply in _checked(scripts.execute(client, fill)))
-
-
-def _checked(replies: Sequence[Any]) -> Sequence[Any]:
-    for reply in replies:
-        if isinstance(reply, Exception):
-            raise reply
-    return replies
+    return sum(int(reply[0]) for reply in scripts.checked(scripts.execute(client, fill)))
 
 
 def named_entry(client: "redis.Redis", run: Run) -> tuple[str, str] | None:
-    """Return (stream, entry id) the index names for a run, or None."""
+    """Return (stream, entry id) the index names for a run, or None: it names none, or the run is parked."""
     named = client.hget(keys.index(run.queue), str(run.pk))
     if not isinstance(named, bytes):
         return None
-    _, stream, entry_id = named.decode().split("|")
+    _, _, place = named.decode().partition("|")
+    if place.startswith(PARKED):
+        return None
+    stream, _, entry_id = place.rpartition("|")
     return stream, entry_id
 
 

@@ -13,6 +13,8 @@ import redis
 from redis.client import Pipeline
 from redis.exceptions import NoScriptError
 
+from runs import features
+
 
 @dataclass(frozen=True, slots=True)
 class Script:
@@ -40,25 +42,39 @@ def each(call: Callable[["Pipeline", T], None], items: Sequence[T]) -> Callable[
     return fill
 
 
-def load(path: Path) -> Script:
-    """Read a script file; it is known to `execute` from then on."""
-    text = path.read_text(encoding="utf-8")
+def load(path: Path, *libraries: Path) -> Script:
+    """Read a script file, behind the functions of its libraries; it is known to `execute` from then on."""
+    text = "".join(part.read_text(encoding="utf-8") for part in (*libraries, path))
     script = Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
     _all.append(script)
     return script
 
 
+def checked(replies: Sequence[Any]) -> Sequence[Any]:
+    """Return the replies; raises the first that is an error of its command."""
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return replies
+
+
 def execute(client: "redis.Redis", fill: Callable[["Pipeline"], None]) -> list[Any]:
     """Fill a pipeline, send it in one round trip and return the replies; a reply may be an exception of one command.
 
-    Raises redis' ConnectionError or TimeoutError when the server cannot be reached.
+    A server that does not know the scripts may be another one than before: it is asked again what it can do. Raises
+    redis' ConnectionError or TimeoutError when the server cannot be reached.
     """
     for last in (False, True):
         pipe = client.pipeline(transaction=False)
         fill(pipe)
         if not len(pipe):
             return []
+        asks = last or features.is_due(client)
+        if asks:
+            features.ask(pipe)
         replies: list[Any] = pipe.execute(raise_on_error=False)
+        if asks:
+            features.learn(client, replies.pop())
         if last or not any(isinstance(reply, NoScriptError) for reply in replies):
             return replies
         for script in _all:

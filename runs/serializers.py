@@ -1,54 +1,23 @@
 """The JSON of runs: what a submit may say, and how a run, a file and an artifact look to clients."""
 
+import datetime as dt
 import json
 from typing import Any
 
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from quotas.json_rules import key_path
+from quotas.json_rules import digest
 from quotas.models import Priority
-from runs.models import Attempt, Run, StoredFile
-from runs.services.submit import TIME_LIMIT_MAX
+from runs.agents import ATTEMPTS_MAX
+from runs.fields import Moment, Seconds, StrictSerializer, Text, Whole
+from runs.limits import Limit
+from runs.models import Attempt, OnLost, Run, StoredFile
+from runs.services.overrides import DELAY_MAX, ON_BUSY
 from runs.states import RunState
 
 METADATA_BYTES = 16 * 1024
 TAGS_MAX, TAG_MAX = 20, 60
-
-
-class Text(serializers.CharField):
-    """A JSON string: numbers are not turned into one, spaces stay."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(trim_whitespace=False, **options)
-
-    def to_internal_value(self, data: Any) -> str:
-        if not isinstance(data, str):
-            raise serializers.ValidationError("Must be a string.", code="invalid")
-        return str(super().to_internal_value(data))
-
-
-class Seconds(serializers.FloatField):
-    """A JSON number of seconds above 0."""
-
-    def to_internal_value(self, data: Any) -> float:
-        if isinstance(data, bool) or not isinstance(data, int | float):
-            raise serializers.ValidationError("Must be a number of seconds.", code="invalid")
-        if not 0 < data <= TIME_LIMIT_MAX:
-            raise serializers.ValidationError(f"Must be above 0 and at most {TIME_LIMIT_MAX:.0f}.")
-        return float(data)
-
-
-class StrictSerializer(serializers.Serializer[dict[str, Any]]):
-    """Refuses fields it does not know, by name: a misspelt option must not be ignored."""
-
-    def to_internal_value(self, data: Any) -> dict[str, Any]:
-        unknown = [name for name in data if name not in self.fields] if isinstance(data, dict) else []
-        if unknown:
-            raise serializers.ValidationError(
-                {key_path("", name): "This field is unknown." for name in unknown[:20]}, code="unknown"
-            )
-        return dict(super().to_internal_value(data))
 
 
 class SubmitIn(StrictSerializer):
@@ -58,10 +27,39 @@ class SubmitIn(StrictSerializer):
     input = serializers.JSONField(allow_null=True)
     priority = serializers.ChoiceField(choices=Priority.choices, required=False, allow_null=True)
     session = Text(max_length=200, required=False, allow_blank=True, help_text="One run at a time a session.")
-    on_busy = Text(max_length=20, required=False, help_text="What to do when the session is busy: `reject`.")
+    on_busy = serializers.ChoiceField(
+        choices=ON_BUSY,
+        required=False,
+        help_text="When the session has a run: `reject` this one (409), `enqueue` it behind, `replace` what is there.",
+    )
+    delay = Seconds(
+        most=DELAY_MAX.total_seconds(), or_none=True, required=False, help_text="Seconds before it may begin; 0: none."
+    )
+    start_at = Moment(required=False, help_text="Not before this time, in place of `delay`; past: at once.")
+    deadline_seconds = Seconds(
+        most=DELAY_MAX.total_seconds(),
+        required=False,
+        help_text="Seconds from now after which the run is over, whatever it is doing.",
+    )
     metadata = serializers.JSONField(required=False, help_text="An object of at most 16 KiB.")
     tags = serializers.ListField(child=Text(max_length=TAG_MAX), max_length=TAGS_MAX, required=False)
     time_limit = Seconds(required=False, help_text="Seconds an attempt may take, where the agent lets a submit say so.")
+    max_attempts = Whole(
+        min_value=1,
+        max_value=ATTEMPTS_MAX,
+        required=False,
+        help_text="How often it is tried, where the agent allows it.",
+    )
+    on_lost = serializers.ChoiceField(
+        choices=OnLost.choices,
+        required=False,
+        help_text="What becomes of it when its worker is lost, where the agent allows it.",
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if "delay" in attrs and "start_at" in attrs:
+            raise serializers.ValidationError({"start_at": "Give delay or start_at, not both."})
+        return attrs
 
     def validate_metadata(self, value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
@@ -69,6 +67,11 @@ class SubmitIn(StrictSerializer):
         if len(json.dumps(value, ensure_ascii=False).encode()) > METADATA_BYTES:
             raise serializers.ValidationError(f"Must be at most {METADATA_BYTES} bytes.")
         return value
+
+
+def body_digest(body: dict[str, Any]) -> str:
+    """Return what tells one validated submit from another: the same moment in two offsets is the same."""
+    return digest({name: at.isoformat() if isinstance(at, dt.datetime) else at for name, at in body.items()})
 
 
 class ReasonIn(StrictSerializer):
@@ -88,7 +91,21 @@ class RunBrief(serializers.ModelSerializer[Run]):
     state = serializers.ChoiceField(choices=RunState.choices)
     retry_of = serializers.UUIDField(source="retry_of_id", allow_null=True)
     usage = serializers.JSONField(help_text="Tokens by model and kind.")
-    error = serializers.JSONField(allow_null=True, help_text="{class, type, message, traceback}")
+    error = serializers.JSONField(
+        allow_null=True,
+        help_text="{class, type, message, traceback, cause}; cause: why there was no further attempt.",
+    )
+    attempt = serializers.IntegerField(help_text="The current attempt, or the next one while it waits for it.")
+    submitted_at = serializers.DateTimeField(help_text="When it was accepted.")
+    queued_at = serializers.DateTimeField(help_text="When it last began to wait for a worker.")
+    not_before = serializers.DateTimeField(allow_null=True, help_text="While scheduled: when it may begin.")
+    waits_until = serializers.DateTimeField(
+        allow_null=True, help_text="While it waits: it fails as `queue_timeout` if nobody has begun it by then."
+    )
+    blocked_by_session = serializers.SerializerMethodField(help_text="The session whose end of a run it waits for.")
+    stop_requested = serializers.ChoiceField(
+        choices=["", *Limit], help_text="The limit in time that its running attempt has passed."
+    )
     cost = serializers.IntegerField(help_text="Micro-units spent so far.")
     metadata = serializers.JSONField()
     tags = serializers.ListField(child=serializers.CharField())
@@ -108,16 +125,30 @@ class RunBrief(serializers.ModelSerializer[Run]):
             "usage",
             "cost",
             "attempt",
+            "max_attempts",
+            "on_lost",
             "fence",
             "metadata",
             "tags",
+            "submitted_at",
             "queued_at",
             "started_at",
             "finished_at",
+            "not_before",
+            "blocked_by_session",
+            "waits_until",
+            "deadline_at",
+            "time_limit_seconds",
+            "wall_clock_seconds",
+            "no_progress_seconds",
             "cancel_requested_at",
+            "stop_requested",
             "retry_of",
             "retried_by",
         ]
+
+    def get_blocked_by_session(self, run: Run) -> str | None:
+        return None if run.blocked_by_session is None else run.session
 
 
 class Progress(serializers.Serializer[dict[str, Any]]):
@@ -129,7 +160,7 @@ class Progress(serializers.Serializer[dict[str, Any]]):
 
 
 class AttemptOut(serializers.ModelSerializer[Attempt]):
-    """One try at the run. `result` is there when a cancel came before a success: the run is cancelled all the same."""
+    """One try at the run. `result` did not become the run's: a bad output, or a success that a cancel overtook."""
 
     result = serializers.SerializerMethodField()
 
@@ -159,12 +190,13 @@ class RunOut(RunBrief):
 
     input = serializers.JSONField()
     result = serializers.JSONField(allow_null=True)
+    payload_pruned = serializers.BooleanField(help_text="Input, result and files are gone, by retention.")
     hold = serializers.SerializerMethodField()
     progress = serializers.SerializerMethodField()
     attempts = serializers.SerializerMethodField()
 
     class Meta(RunBrief.Meta):
-        fields = [*RunBrief.Meta.fields, "input", "result", "hold", "progress", "attempts"]
+        fields = [*RunBrief.Meta.fields, "input", "result", "payload_pruned", "hold", "progress", "attempts"]
 
     def get_hold(self, _run: Run) -> int | None:
         hold: int | None = self.context.get("hold")
@@ -234,6 +266,13 @@ class FileOut(serializers.Serializer[StoredFile]):
     uploaded_at = serializers.DateTimeField()
 
 
+class BackoffOut(serializers.Serializer[dict[str, Any]]):
+    """The delay before attempt n + 1: at random between 0 and base · 2ⁿ⁻¹ seconds, at most cap."""
+
+    base = serializers.FloatField()
+    cap = serializers.FloatField()
+
+
 class AgentOut(serializers.Serializer[dict[str, Any]]):
     """An agent: what it takes, and what a run of it gets by default."""
 
@@ -247,10 +286,22 @@ class AgentOut(serializers.Serializer[dict[str, Any]]):
     )
     queue = serializers.CharField()
     priority = serializers.ChoiceField(choices=Priority.choices)
-    time_limit_seconds = serializers.FloatField()
+    time_limit_seconds = serializers.FloatField(help_text="Of one attempt.")
+    queue_wait_seconds = serializers.FloatField(help_text="How long a run may wait for a worker.")
+    wall_clock_seconds = serializers.FloatField(help_text="Of all attempts, from the first start.")
+    no_progress_seconds = serializers.FloatField(
+        allow_null=True, help_text="How long a handler may be silent; null: it may."
+    )
+    max_attempts = serializers.IntegerField()
+    max_running = serializers.IntegerField(allow_null=True, help_text="Runs of it at work at once; null: no limit.")
+    backoff = BackoffOut()
     dedupe_seconds = serializers.FloatField()
-    policy = serializers.CharField()
-    allow = serializers.ListField(child=serializers.CharField())
+    policy = serializers.ChoiceField(choices=OnLost.choices, help_text="When the worker of a run is lost.")
+    on_drain = serializers.ChoiceField(
+        choices=["interrupt", "hand_back"], help_text="When a worker that drains cannot wait for the run."
+    )
+    isolation = serializers.ChoiceField(choices=["loop", "process"])
+    allow = serializers.ListField(child=serializers.CharField(), help_text="What a submit may say otherwise.")
 
 
 class AgentPage(serializers.Serializer[dict[str, Any]]):

@@ -43,16 +43,38 @@ def _edge(event: str, sources: set[RunState], target: RunState, by: str) -> Edge
 
 S = RunState
 SUBMIT = _edge("run.queued", set(), S.QUEUED, "submit")
+SUBMIT_LATER = _edge("run.scheduled", set(), S.SCHEDULED, "submit, with a delay or behind its session")
+PROMOTE = _edge("run.queued", {S.SCHEDULED}, S.QUEUED, "promotion: due, and its session free")
 CLAIM = _edge("run.started", {S.QUEUED}, S.RUNNING, "claim")
 SUCCEED = _edge("run.succeeded", {S.RUNNING}, S.SUCCEEDED, "owner's finalise")
-FAIL = _edge("run.failed", {S.RUNNING}, S.FAILED, "owner's finalise")
+FAIL = _edge("run.failed", {S.RUNNING}, S.FAILED, "owner's finalise, takeover, time limits")
 CONFIRM_CANCEL = _edge("run.cancelled", {S.RUNNING}, S.CANCELLED, "owner's finalise, takeover")
 INTERRUPT = _edge("run.interrupted", {S.RUNNING}, S.INTERRUPTED, "owner's drain, takeover")
-HAND_BACK = _edge("run.handed_back", {S.RUNNING}, S.QUEUED, "owner, who could not begin it")
+HAND_BACK = _edge("run.handed_back", {S.RUNNING}, S.QUEUED, "owner who could not begin it, or drains by hand-back")
+RETRY_LATER = _edge("run.retrying", {S.RUNNING}, S.SCHEDULED, "owner: retry with back-off")
+RETRY_NOW = _edge("run.retrying", {S.RUNNING}, S.QUEUED, "owner: retry without delay")
+RETAKE = _edge("run.retaken", {S.RUNNING}, S.SCHEDULED, "takeover by policy `rerun`")
 CANCEL = _edge("run.cancelled", {S.SCHEDULED, S.QUEUED, S.WAITING}, S.CANCELLED, "cancel")
-REFUSE = _edge("run.failed", {S.SCHEDULED, S.QUEUED}, S.FAILED, "unknown agent, lapsed hold, poison entry")
+REFUSE = _edge(
+    "run.failed", {S.SCHEDULED, S.QUEUED}, S.FAILED, "queue-wait limit, unknown agent, lapsed hold, poison entry"
+)
 
-EDGES = (SUBMIT, CLAIM, SUCCEED, FAIL, CONFIRM_CANCEL, INTERRUPT, HAND_BACK, CANCEL, REFUSE)
+EDGES = (
+    SUBMIT,
+    SUBMIT_LATER,
+    PROMOTE,
+    CLAIM,
+    SUCCEED,
+    FAIL,
+    CONFIRM_CANCEL,
+    INTERRUPT,
+    HAND_BACK,
+    RETRY_LATER,
+    RETRY_NOW,
+    RETAKE,
+    CANCEL,
+    REFUSE,
+)
 LEFT = frozenset(source for edge in EDGES for source in edge.sources)
 TERMINAL = frozenset(edge.target for edge in EDGES) - LEFT
 OPEN = frozenset(RunState) - TERMINAL

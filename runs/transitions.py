@@ -17,9 +17,18 @@ from django.db.models.functions import Cast, Now
 
 from runs.errors import TransitionRefused
 from runs.models import Run, Transition
-from runs.states import CONFIRM_CANCEL, SUBMIT, TERMINAL, Edge, RunState
+from runs.states import CONFIRM_CANCEL, TERMINAL, Edge, RunState
 
 BULKY = ("input_json", "result_json")
+NO_OWNER = {
+    "claim_token": None,
+    "lease_expires_at": None,
+    "stop_at": None,
+    "quiet_at": None,
+    "stop_requested": "",
+    "stop_requested_at": None,
+}
+NO_PLACE = {"session_slot": None, "blocked_by_session": None, "not_before": None, "waits_until": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +50,20 @@ class Move:
         return max(self.run.fence, self.above) + 1
 
 
-def lock_runs(run_ids: Iterable[UUID], *, bulky: bool = False) -> list[Run]:
-    """Lock run rows in the order of their ids and return them, each with the database's time (`database_time`)."""
-    rows = Run.objects.annotate(db_now=Now()).select_for_update().filter(pk__in=set(run_ids)).order_by("pk")
+def lock_runs(run_ids: Iterable[UUID], *, bulky: bool = False, **extra: BaseExpression) -> list[Run]:
+    """Lock run rows in the order of their ids and return them, each with the database's time (`database_time`).
+
+    `extra` are further annotations; what they read of other tables is not locked.
+    """
+    rows = Run.objects.annotate(db_now=Now(), **extra).select_for_update().filter(pk__in=set(run_ids)).order_by("pk")
     return list(rows if bulky else rows.defer(*BULKY))
 
 
-def begin(run: Run, *, actor: str, data: dict[str, Any]) -> Transition:
-    """Insert a new run's row and its first transition. Its state and fence are those of submit's edge."""
-    run.state, run.fence = SUBMIT.target, 1
+def begin(run: Run, edge: Edge, *, actor: str, data: dict[str, Any]) -> Transition:
+    """Insert a new run's row and its first transition, along one of submit's edges."""
+    run.state, run.fence = edge.target, 1
     run.save(force_insert=True)
-    return Transition.objects.create(
-        run=run, fence=1, kind=SUBMIT.event, at=run.queued_at, actor=actor[:150], data=data
-    )
+    return Transition.objects.create(run=run, fence=1, kind=edge.event, at=run.queued_at, actor=actor[:150], data=data)
 
 
 def transition(moves: Sequence[Move]) -> list[Transition]:
@@ -86,9 +96,9 @@ def _columns(move: Move) -> dict[str, Any]:
     """Return the columns of a move. No right side reads a column assigned here (protocol 1.6)."""
     columns: dict[str, Any] = {"state": str(move.edge.target), "fence": move.fence, **move.changes}
     if RunState.RUNNING in move.edge.sources:
-        columns |= {"claim_token": None, "lease_expires_at": None}
+        columns |= NO_OWNER
     if move.edge.target in TERMINAL:
-        columns |= {"finished_at": move.at, "session_slot": None}
+        columns |= {"finished_at": move.at, **NO_PLACE}
     return columns
 
 

@@ -1,5 +1,6 @@
 """Watching a run in a terminal: its text as it comes, its progress as a bar, and how it ended."""
 
+import datetime as dt
 import json
 import sys
 import threading
@@ -13,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
 
 from quotas.command import as_line
+from quotas.display import moment
 from quotas.models import Account
 from runs.command import EXIT_OF_STATE, run_facts, usage_line
 from runs.models import Run
@@ -23,7 +25,9 @@ from runs.states import RunState
 POLL_SECONDS = 0.25
 LINE_SECONDS = 5.0  # between two lines of progress where there is no terminal
 QUIET = frozenset({"output.delta", "run.progress", "usage"})
-SAID_ON_PURPOSE = frozenset({"Fatal", "InvalidInput"})  # how an agent says it: the message is all there is to know
+SAID_ON_PURPOSE = frozenset(
+    {"Fatal", "InvalidInput", "Retryable", "BadOutput"}
+)  # how an agent says it: the message is all there is to know
 _pause = threading.Event()  # never set: an interruptible wait
 
 
@@ -85,6 +89,7 @@ class Watcher:
         self.write = write
         self.as_json = as_json
         self._at_line_start = True
+        self._has_text = False
 
     def watch(self, after: str = "") -> int:
         """Follow the run to its end and return the command's exit code. Raises NoSuchRun, InvalidCursor."""
@@ -111,13 +116,23 @@ class Watcher:
             self._text(str(data.get("text", "")))
         elif event["kind"] == "run.progress":
             bar.show(data)
+        elif event["kind"] == "output.rollback":
+            self._rollback(data)
         elif event["kind"] not in QUIET:
-            self._line(f"[{event['kind']}] {_short(data)}".rstrip())
+            self._line(f"[{event['kind']}] {told(event['kind'], data)}".rstrip())
 
     def _text(self, text: str) -> None:
         if text:
             self.write(clean(text))
             self._at_line_start = text.endswith("\n")
+            self._has_text = True
+
+    def _rollback(self, data: dict[str, Any]) -> None:
+        """Say that text which cannot be taken back from a terminal does not count, if any was shown."""
+        if self._has_text:
+            since = f" since {data['after']}" if data.get("after") else ""
+            self._line(f"[output.rollback] the text above{since} is void: this attempt begins anew")
+            self._has_text = False
 
     def _line(self, text: str) -> None:
         start = "" if self._at_line_start else "\n"
@@ -131,7 +146,10 @@ class Watcher:
         if run.error:
             if run.error.get("traceback") and run.error.get("type") not in SAID_ON_PURPOSE:
                 self._line(str(run.error["traceback"]).rstrip())
-            self._line(f"error: {run.error.get('class')}: {run.error.get('message')}")
+            cause = f" ({run.error['cause']})" if run.error.get("cause") else ""
+            self._line(f"error: {run.error.get('class')}: {run.error.get('message')}{cause}")
+            if run.result is not None:
+                self._line("answer: " + json.dumps(run.result, ensure_ascii=False, indent=2))
         elif run.result is not None:
             self._line("result: " + json.dumps(run.result, ensure_ascii=False, indent=2))
         self._line(f"{run.state}: run {run.id}")
@@ -142,6 +160,28 @@ class Watcher:
 def clean(text: str) -> str:
     """Return text that may go to a terminal: a model's output must not move the cursor or set the title."""
     return "".join(char if char.isprintable() or char in "\n\t" else "�" for char in text)
+
+
+def told(kind: str, data: dict[str, Any]) -> str:
+    """Return a lifecycle event as a sentence where its parts are for people, else its data in short."""
+    match kind:
+        case "run.scheduled":
+            return f"begins {_when(data)}"
+        case "run.retrying" | "run.retaken":
+            error = data.get("error") or {}
+            next_one = f"attempt {data.get('attempt')} of {data.get('of')} begins {_when(data)}"
+            return f"{next_one}, because of {error.get('class')}: {error.get('message')}"
+        case "run.handed_back":
+            return f"{data.get('reason')}; the attempt does not count"
+        case _:
+            return _short(data)
+
+
+def _when(data: dict[str, Any]) -> str:
+    at, session = data.get("not_before"), data.get("blocked_by_session")
+    parts = [f"not before {moment(dt.datetime.fromisoformat(str(at)))}"] if at else []
+    parts += [f"when its session {session} is free"] if session else []
+    return " and ".join(parts) or "at once"
 
 
 def _short(data: dict[str, Any]) -> str:

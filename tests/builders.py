@@ -29,6 +29,8 @@ from workers.models import DeadLetter, WorkerProcess
 PASSWORD = "correct horse battery"  # of every persona
 SCOPES = ["read", "submit", "cancel"]
 OUR_APPS = ("quotas", "runs", "workers")
+TIME_LIMIT_SECONDS = 600.0
+QUEUE_WAIT_SECONDS = 1800.0
 OUTCOMES = {
     RunState.SUCCEEDED: "succeeded",
     RunState.FAILED: "failed",
@@ -99,6 +101,8 @@ def _path(state: RunState, *, started: bool) -> list[Edge]:
     """Return the shortest way from submit to the state: through running, unless it never started."""
     if state == RunState.QUEUED:
         return [states.SUBMIT]
+    if state == RunState.SCHEDULED:
+        return [states.SUBMIT_LATER]
     if state == RunState.RUNNING:
         return [states.SUBMIT, states.CLAIM]
     source = RunState.RUNNING if started else RunState.QUEUED
@@ -124,13 +128,14 @@ def make_run(
     """Make a run in `state` with everything that belongs to it.
 
     `started=False` ends it without an attempt; `archived=False` leaves an ended run's log open; `fields` overwrite
-    columns of the run. Nothing is written to Redis: a queued run waits for the relay.
+    columns of the run. Nothing is written to Redis: a queued run waits for the relay. A scheduled run is due in an
+    hour, or waits for the session slot it is given as `blocked_by_session`.
     """
     account = account or make_account()
     at = fields.pop("queued_at", None) or timezone.now()
     life = _Life(_path(RunState(state), started=started), at, cost if started else 0, estimate)
-    columns = _columns(life, result) | {"input_json": json.dumps({} if input is None else input)} | fields
-    run = Run.objects.create(id=new_run_id(), account=account, agent=agent, **columns)
+    columns = _columns(life, result, fields) | {"input_json": json.dumps({} if input is None else input)} | fields
+    run = Run.objects.create(**({"id": new_run_id(), "account": account, "agent": agent} | columns))
     _write_transitions(run, life)
     _write_attempt(run, life)
     _write_money(run, life)
@@ -139,19 +144,28 @@ def make_run(
     return run
 
 
-def _columns(life: _Life, result: Any) -> dict[str, Any]:
+def _columns(life: _Life, result: Any, fields: dict[str, Any]) -> dict[str, Any]:
     columns: dict[str, Any] = {
         "state": life.state,
         "fence": len(life.path),
+        "submitted_at": life.at,
         "queued_at": life.at,
-        "time_limit_seconds": 600.0,
-        "queue_wait_seconds": 1800.0,
+        "time_limit_seconds": TIME_LIMIT_SECONDS,
+        "queue_wait_seconds": QUEUE_WAIT_SECONDS,
     }
+    waits_until = life.at + dt.timedelta(seconds=fields.get("queue_wait_seconds", QUEUE_WAIT_SECONDS))
+    if life.state == RunState.SCHEDULED:
+        blocked = fields.get("blocked_by_session") is not None
+        columns |= {"not_before": None if blocked else life.at + dt.timedelta(hours=1)}
+        columns |= {"waits_until": waits_until if blocked else None}
+    if life.state == RunState.QUEUED:
+        columns |= {"waits_until": waits_until}
     if life.started:
         columns |= {"started_at": life.moment(2), "worker": "built-worker", "cost": life.cost}
     if life.state == RunState.RUNNING:
         lease = timezone.now() + dt.timedelta(seconds=60)
         columns |= {"claim_token": new_run_id().hex, "lease_expires_at": lease}
+        columns |= {"stop_at": life.moment(2) + dt.timedelta(seconds=TIME_LIMIT_SECONDS)}
     if life.ended:
         columns |= {"finished_at": life.moment(len(life.path))}
     if life.state == RunState.SUCCEEDED:
@@ -162,7 +176,7 @@ def _columns(life: _Life, result: Any) -> dict[str, Any]:
 
 
 def _error() -> dict[str, str]:
-    return {"class": "agent_bug", "type": "RuntimeError", "message": "built to fail", "traceback": ""}
+    return {"class": "agent_bug", "type": "RuntimeError", "message": "built to fail", "traceback": "", "cause": "fatal"}
 
 
 def _write_transitions(run: Run, life: _Life) -> None:
@@ -198,9 +212,9 @@ def _write_attempt(run: Run, life: _Life) -> None:
 
 def _write_money(run: Run, life: _Life) -> None:
     """Write hold and ledger line, and move the account's counters as the services would have."""
-    lapses = life.at + dt.timedelta(hours=1)
+    lapses = life.at + dt.timedelta(hours=2)
     hold = Hold(run_id=run.id, account=run.account, amount=life.estimate)
-    hold.expires_at = lapses if life.state == RunState.QUEUED else None
+    hold.expires_at = lapses if life.state in {RunState.QUEUED, RunState.SCHEDULED} else None
     accounts = Account.objects.filter(pk=run.account_id)
     if not life.ended:
         hold.save()
@@ -231,7 +245,7 @@ def archive_log(run: Run) -> EventArchive:
 def make_dead_letter(run: Run | None = None, **fields: Any) -> DeadLetter:
     """Make an open dead letter of a failed run (made here if none is given)."""
     run = run or make_run(RunState.FAILED)
-    columns: dict[str, Any] = {"reason": DeadLetter.Reason.FAILED, "error_class": run.error_class}
+    columns: dict[str, Any] = {"reason": DeadLetter.Reason.FATAL, "error_class": run.error_class}
     columns |= {"message": (run.error or {}).get("message", ""), "buried_at": timezone.now()}
     return DeadLetter.objects.create(run=run, **(columns | fields))
 

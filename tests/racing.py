@@ -10,7 +10,7 @@ from typing import Any
 
 from django.db import connections, transaction
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 60.0
 
 
 def in_parallel(*calls: Callable[[], Any]) -> list[Any]:

@@ -16,13 +16,14 @@ from runs.agents import Handler, agent
 from runs.ids import new_run_id
 from runs.models import Attempt, EventArchive, Run, Transition
 from runs.outcomes import Outcome, Succeeded
-from runs.services import attempts, claims, submit_run
+from runs.services import attempts, claims, schedule, submit_run
 from runs.services.attempts import Finish, Finished
 from runs.services.claims import Claimed, Claims, Owner
+from runs.services.moves import Moved
 from workers.config import WorkerConfig
 from workers.context import Context, Identity
 from workers.event_buffer import EventBuffer
-from workers.executor import Execution
+from workers.executor import Execution, Time
 from workers.models import DeadLetter
 from workers.owned import OwnedRun
 from workers.stream import Consumer, Entry
@@ -82,7 +83,7 @@ def claim(*runs: Run, worker: str = "w1", lease: float = 15.0) -> list[Claimed]:
 def finish_of(claimed: Claimed, outcome: Outcome | None = None, **fields: Any) -> Finish:
     """Return what an owner says at the end: by default success with the result `1` at no cost."""
     run = claimed.run
-    defaults: dict[str, Any] = {"usage": {}, "cost": 0, "last_seq": 1}
+    defaults: dict[str, Any] = {"usage": {}, "cost": 0, "last_seq": 1, "session": run.session}
     said = outcome or Succeeded("1")
     return Finish(run.pk, run.account_id, claimed.fence, claimed.token, said, **(defaults | fields))
 
@@ -90,6 +91,11 @@ def finish_of(claimed: Claimed, outcome: Outcome | None = None, **fields: Any) -
 def finish(*finishes: Finish) -> Finished:
     """End attempts of one account as the finaliser does, without the dead letters."""
     return in_transaction(lambda: attempts.finish_attempts(finishes[0].account_id, finishes))
+
+
+def promote() -> list[Moved]:
+    """Queue the scheduled runs that are due, as the sweeper does, without the announcement."""
+    return in_transaction(lambda: schedule.promote_due(actor="sweeper"))
 
 
 def config(**fields: Any) -> WorkerConfig:
@@ -132,7 +138,7 @@ def owned_run(claimed: Claimed, entry: Entry) -> OwnedRun:
     """Return a claimed run as a worker holds it while its handler works."""
     run = claimed.run
     ctx = context(run.pk, fence=run.fence, account_id=run.account_id, agent_name=run.agent)
-    execution = Execution(agents.get_agent(run.agent), ctx, run.input, time_limit=60, grace=0.1)
+    execution = Execution(agents.get_agent(run.agent), ctx, run.input, time=Time(60), grace=0.1)
     return OwnedRun(run, claimed.token, entry, ctx, ctx._buffer, execution, renewed_at=0.0)
 
 

@@ -72,7 +72,9 @@ class DeadLetterAdmin(ReadOnlyAdmin):
         "run_link",
         "agent",
         "account",
+        "attempts",
         "requeued_as",
+        "answer",
         "stream",
         "entry_id",
         "payload_shown",
@@ -81,8 +83,17 @@ class DeadLetterAdmin(ReadOnlyAdmin):
         "resolved_by",
         "resolved_reason",
     ]
-    readonly_fields = ["state_shown", "run_link", "agent", "account", "requeued_as", "payload_shown"]
-    payload_fields = frozenset({"message", "message_shown", "payload_shown"})
+    readonly_fields = [
+        "state_shown",
+        "run_link",
+        "agent",
+        "account",
+        "attempts",
+        "requeued_as",
+        "answer",
+        "payload_shown",
+    ]
+    payload_fields = frozenset({"message", "message_shown", "answer", "payload_shown"})
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[DeadLetter]:
         rows = super().get_queryset(request).select_related("run__account")
@@ -129,6 +140,15 @@ class DeadLetterAdmin(ReadOnlyAdmin):
     @admin.display(description="Account")
     def account(self, obj: DeadLetter) -> str:
         return NOTHING if obj.run is None else obj.run.account.name
+
+    @admin.display(description="Attempts")
+    def attempts(self, obj: DeadLetter) -> str:
+        return NOTHING if obj.run is None else f"{obj.run.attempt} of {obj.run.max_attempts}"
+
+    @admin.display(description="Last answer, not accepted")
+    def answer(self, obj: DeadLetter) -> str:
+        text = None if obj.run is None else obj.run.result_json
+        return NOTHING if text is None else pretty_text(text)
 
     @admin.display(description="Requeued as")
     def requeued_as(self, obj: DeadLetter) -> str:

@@ -13,8 +13,11 @@ from django.db import DatabaseError
 from django.utils import timezone
 
 from quotas.errors import Refusal
+from runs import limits
 from runs.agents import get_agent
-from runs.outcomes import ErrorClass, Failed, Outcome, Succeeded
+from runs.limits import Limit
+from runs.models import OnLost, Run
+from runs.outcomes import ErrorClass, Failed, Interrupted, Outcome, Succeeded
 from runs.results import dumps
 from runs.services.attempts import Finish
 from workers import metrics
@@ -23,7 +26,7 @@ from workers.context import Context, Identity
 from workers.delivery import Started
 from workers.event_buffer import EventBuffer
 from workers.event_writer import EventWriter
-from workers.executor import Execution, Stop
+from workers.executor import Execution, Stop, Time
 from workers.finaliser import Finaliser
 from workers.owned import OwnedRun, OwnedRuns
 from workers.ports import AttemptIsFenced, WorkerPorts
@@ -58,11 +61,12 @@ class Attempts:
             owned.execution.stop(Stop.LOST)  # the process stood still between the claim and this line
         try:
             outcome = await owned.execution.run(self._handlers)
-            outcome = await self._fit(owned, outcome)
+            outcome = await self._fit(owned, _by_policy(owned, outcome))
             owned.buffer.close()
             await self.writer.flush([owned], everything=True)
+            owned.ending = True
             await self.finaliser.finish(owned.entry, _finish_of(owned, outcome))
-            self._count(owned, outcome, time.monotonic() - began)
+            metrics.run_seconds.labels(owned.run.agent).observe(time.monotonic() - began)
         except Exception:
             # Nothing above is expected to raise; if it does, the lease lapses and takeover ends the run.
             log.exception("attempt.broke", run_id=str(owned.run_id))
@@ -89,10 +93,14 @@ class Attempts:
             metadata=run.metadata,
         )
         ctx = Context(identity, buffer, WorkerPorts(run, started.claimed.token, self.units, flush))
-        execution = Execution(spec, ctx, run.input, time_limit=run.time_limit_seconds, grace=self.config.handler_grace)
-        owned = OwnedRun(run, started.claimed.token, entry, ctx, buffer, execution, renewed_at=started.claimed_at)
+        begun_at = started.claimed.started.at
+        execution = Execution(spec, ctx, run.input, time=_time_of(run, begun_at), grace=self.config.handler_grace)
+        claimed = started.claimed
+        owned = OwnedRun(run, claimed.token, entry, ctx, buffer, execution, started.claimed_at, claimed.limits)
         run.input_json = ""  # the handler has it; a worker need not hold it twice
         self.owned.add(owned)
+        if started.claimed.begun_before:  # what an earlier attempt showed is void (protocol 11.2)
+            buffer.emit("output.rollback", {"after": ""})
         if run.cancel_requested_at is not None:
             execution.stop(Stop.CANCEL)
         return owned
@@ -120,15 +128,32 @@ class Attempts:
             return None
         return dumps({"artifact": stored["name"], "size": stored["size"]})
 
-    def _count(self, owned: OwnedRun, outcome: Outcome, seconds: float) -> None:
-        metrics.runs_ended.labels(owned.run.agent, type(outcome).__name__.lower()).inc()
-        metrics.run_seconds.labels(owned.run.agent).observe(seconds)
-
     def _abandon(self, execution: Execution) -> None:
         if execution.abandoned is not None:
             metrics.abandoned.inc()
             self.abandoned.add(execution.abandoned)
             execution.abandoned.add_done_callback(self.abandoned.discard)
+
+
+def _time_of(run: Run, begun_at: dt.datetime) -> Time:
+    """Return the time of an attempt that began then by the database's clock: the first limit that will pass."""
+    limit, at = limits.first_to_pass(run, begun_at)
+    return Time(
+        seconds=max(0.0, (at - begun_at).total_seconds()),
+        limit=Stop(limit.value),
+        message_of=lambda stop: limits.message_of(Limit(stop.value), run),
+    )
+
+
+def _by_policy(owned: OwnedRun, outcome: Outcome) -> Outcome:
+    """Return what becomes of a run whose lease this worker did not renew: as if the worker were gone (protocol 7.4)."""
+    run = owned.run
+    gone = owned.execution.reason is Stop.LOST and isinstance(outcome, Interrupted)
+    if not gone or run.on_lost != OnLost.RERUN:
+        return outcome
+    message = f"The worker could not renew its lease in attempt {run.attempt} of {run.max_attempts}."
+    delay = get_agent(run.agent).backoff.delay(run.attempt)
+    return Failed(ErrorClass.LOST_WORKER, "WorkerLost", message, retry_in=delay)
 
 
 def _clock_offset(database_time: dt.datetime) -> dt.timedelta:
@@ -148,6 +173,7 @@ def _finish_of(owned: OwnedRun, outcome: Outcome) -> Finish:
         usage=usage,
         cost=cost,
         last_seq=owned.buffer.last_seq,
+        session=owned.run.session,
         progress=owned.ctx.progress_now,
         price_book=owned.ctx.usage.price_book,
     )

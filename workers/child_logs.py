@@ -3,12 +3,14 @@
 The child holds the file, not a pipe: a supervisor that is paused or gone never blocks it.
 """
 
+import contextlib
 import os
 import select
 import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 FILE_MAX = 10 * 1024 * 1024  # a larger file becomes `<name>.log.1`
 LAG_MAX = 1024 * 1024  # what stderr cannot take in time is left to the file
@@ -25,6 +27,16 @@ class ChildLog:
         self._began = self._shown = 0
         self.rotate()
         self._began = self._shown = self._size()  # what is before belongs to an earlier start
+
+    @property
+    def where(self) -> str:
+        """Return the end of a sentence: where to read on."""
+        return f" Its log: {self.path}"
+
+    def open(self) -> BinaryIO:
+        """Return the file for a child to write to; the caller closes it."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        return self.path.open("ab")
 
     def rotate(self) -> None:
         """Set a large file aside. Copied and cut, because the child goes on appending to the same file."""
@@ -64,6 +76,24 @@ class ChildLog:
             return self.path.stat().st_size
         except FileNotFoundError:
             return 0
+
+
+class OwnStderr:
+    """In the place of a log: the child writes to our own stdout and stderr, and nothing is copied."""
+
+    where = ""
+
+    def open(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def rotate(self) -> None:
+        pass
+
+    def pump(self, write: Callable[[bytes], bool]) -> None:
+        pass
+
+    def tail(self) -> str:
+        return "see above"
 
 
 def write_to_stderr(line: bytes) -> bool:

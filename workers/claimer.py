@@ -6,7 +6,7 @@ token: found, the claim is ours and as old as its first sending; not found, it i
 
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
@@ -16,14 +16,15 @@ from django.db import Error, connection
 
 from quotas.database import in_transaction, is_connection_lost
 from quotas.errors import Refusal
-from runs import lifecycle
 from runs.services import claims as claiming
-from runs.services.claims import Claimed, Claims, Owner, Refused
+from runs.services.claims import Claimed, Claims, Limited, Owner
+from runs.services.moves import Left
 from runs.states import RunState
-from workers import dead_letters
+from workers.aftermath import announce_left, buried
 from workers.config import WorkerConfig
 
 log = structlog.get_logger(__name__)
+Place = Callable[[Sequence[Limited]], set[UUID]]  # returns the runs that have a place of each of their limits
 
 
 @dataclass(slots=True)
@@ -47,11 +48,12 @@ class Claimer:
         self._config = config
         self._client = client
 
-    def claim(self, wanted: dict[UUID, int], batch: Batch) -> Iterator[Claims]:
+    def claim(self, wanted: dict[UUID, int], batch: Batch, place: Place) -> Iterator[Claims]:
         """Claim {run id: fence}. Yields what was claimed as soon as it is: a locked row costs no other run its start.
 
-        `batch.claimed_at` belongs to what was yielded last. Raises the database's Error while it is away, before
-        anything was yielded; then call again with the batch.
+        Runs under limits come last, those for which `place` finds a place. `batch.claimed_at` belongs to what was
+        yielded last. Raises the database's Error while it is away, before anything was yielded; then call again with
+        the batch.
         """
         if not wanted:
             return
@@ -63,11 +65,23 @@ class Claimer:
                 batch.claimed_at = batch.first_at
                 yield Claims(won=won, seen={claim.run.pk: claim.run for claim in won})
                 return
+        limited: list[Limited] = []
+        for claims in self._and_unheld(self._held(wanted, batch), wanted, batch):
+            limited += claims.limited
+            yield claims
+        placed = place(limited) if limited else set()
+        if placed:
+            mine = {run_id: wanted[run_id] for run_id in wanted if run_id in placed}
+            yield from self._and_unheld(self._placed(mine, batch), mine, batch)
+
+    def _and_unheld(self, found: Iterator[Claims], wanted: dict[UUID, int], batch: Batch) -> Iterator[Claims]:
+        """Yield claims, then claim those of their runs alone whose hold had lapsed."""
         unheld: list[UUID] = []
-        for claims in self._held(wanted, batch):
+        for claims in found:
             unheld += claims.unheld
-            for run_id in claims.unheld:
-                del claims.seen[run_id]  # read again where it is decided on: it may have failed here
+            # Read again where it is decided on: it may have failed here, or wait for a place by now.
+            for run_id in [*claims.unheld, *(one.run.pk for one in claims.limited)]:
+                del claims.seen[run_id]
             yield claims
         for run_id in unheld:
             batch.claimed_at = time.monotonic()
@@ -95,15 +109,34 @@ class Claimer:
             batch.claimed_at = time.monotonic()
             yield self._alone(run_id, fence)
 
+    def _placed(self, wanted: dict[UUID, int], batch: Batch) -> Iterator[Claims]:
+        """Claim runs that have their places: as one set, else one by one. Others have begun by now: nothing raises."""
+        batch.claimed_at = time.monotonic()
+        owner = self._owner(secrets.token_hex(16))
+        try:
+            claims = self._set(wanted, owner, placed=wanted)
+        except Exception as error:  # noqa: BLE001  as in _held
+            log.warning("claim.split", runs=len(wanted), error=str(error)[:300])
+            won = self._found(owner.token) if is_connection_lost(error) else []
+        else:
+            yield claims
+            return
+        if won:
+            yield Claims(won=won)
+        found = {claim.run.pk for claim in won}
+        for run_id in [run_id for run_id in wanted if run_id not in found]:
+            batch.claimed_at = time.monotonic()
+            yield self._alone(run_id, wanted[run_id], placed=[run_id])
+
     def _owner(self, token: str) -> Owner:
         return Owner(self._config.consumer, token, self._config.lease)
 
-    def _set(self, wanted: dict[UUID, int], owner: Owner) -> Claims:
-        return in_transaction(lambda: claiming.start_attempts(wanted, owner, self._config.agents))
+    def _set(self, wanted: dict[UUID, int], owner: Owner, placed: Collection[UUID] = ()) -> Claims:
+        return in_transaction(lambda: claiming.start_attempts(wanted, owner, self._config.agents, placed))
 
-    def _alone(self, run_id: UUID, fence: int) -> Claims:
+    def _alone(self, run_id: UUID, fence: int, placed: Collection[UUID] = ()) -> Claims:
         owner = self._owner(secrets.token_hex(16))
-        return self._guarded(run_id, lambda: self._set({run_id: fence}, owner), owner)
+        return self._guarded(run_id, lambda: self._set({run_id: fence}, owner, placed), owner)
 
     def _armed(self, run_id: UUID, fence: int) -> Claims:
         owner = self._owner(secrets.token_hex(16))
@@ -131,15 +164,13 @@ class Claimer:
     def _rearmed(self, run_id: UUID, fence: int, owner: Owner) -> Claims:
         """Claim a run whose hold lapsed, account first; one without room fails here (money 4)."""
 
-        def work() -> Claimed | Refused | None:
+        def work() -> Claimed | Left | None:
             result = claiming.start_attempt_rearmed(run_id, fence, owner)
-            if isinstance(result, Refused):
-                dead_letters.bury([result.run])
-            return result
+            return buried(result) if isinstance(result, Left) else result
 
         result = in_transaction(work)
-        if isinstance(result, Refused):
-            lifecycle.announce(self._client, [result.transition])
+        if isinstance(result, Left):
+            announce_left(self._client, result)
         return Claims(won=[result] if isinstance(result, Claimed) else [])
 
 

@@ -4,6 +4,7 @@ import os
 import secrets
 import socket
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
@@ -11,6 +12,36 @@ from django.core.exceptions import ImproperlyConfigured
 from runs.agents import list_agents
 
 PORT_MAX = 65535
+NAME_MAX = 60
+
+
+class SweeperConfig(Protocol):
+    """What a sweeper has to be told: who it is, which queues, and the seconds of a lease and between two passes."""
+
+    @property
+    def consumer(self) -> str: ...
+    @property
+    def queues(self) -> tuple[str, ...]: ...
+    @property
+    def lease(self) -> float: ...
+    @property
+    def sweep(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SweepConfig:
+    """A sweeper's configuration where it is no part of a worker."""
+
+    consumer: str
+    queues: tuple[str, ...]
+    lease: float
+    sweep: float
+
+
+def sweep_config(who: str) -> SweepConfig:
+    """Return the configuration of a sweeper by the settings; its name is unique per process start."""
+    name = f"{who}-{socket.gethostname()[:NAME_MAX]}-{os.getpid()}-{secrets.token_hex(4)}"
+    return SweepConfig(name, tuple(settings.QUEUES), settings.LEASE_SECONDS, settings.SWEEP_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +64,8 @@ class WorkerConfig:
     consumer: str = field(default="")
 
     def __post_init__(self) -> None:
-        if not self.name.isprintable() or not self.name or len(self.name) > 60 or "/" in self.name:
-            raise ImproperlyConfigured(f"--name {self.name!r}: 1 to 60 printable characters without '/'.")
+        if not self.name.isprintable() or not self.name or len(self.name) > NAME_MAX or "/" in self.name:
+            raise ImproperlyConfigured(f"--name {self.name!r}: 1 to {NAME_MAX} printable characters without '/'.")
         if not self.queues:
             raise ImproperlyConfigured("--queues names no queue.")
         if not 1 <= self.concurrency <= 1000:
@@ -51,6 +82,11 @@ class WorkerConfig:
     def beat(self) -> float:
         """The seconds between two renewals of the leases."""
         return self.lease / 3
+
+    @property
+    def longest_time_limit(self) -> float:
+        """The longest time limit of an attempt among the agents this worker takes, in seconds."""
+        return max((spec.time_limit_seconds for spec in list_agents() if spec.name in self.agents), default=0.0)
 
     @property
     def stale(self) -> float:
@@ -77,7 +113,7 @@ def from_options(
     if unknown:
         raise ImproperlyConfigured(f"--agents names {', '.join(unknown)}; known are {', '.join(sorted(known))}.")
     return WorkerConfig(
-        name=name or socket.gethostname()[:60].replace("/", "-"),
+        name=name or socket.gethostname()[:NAME_MAX].replace("/", "-"),
         queues=tuple(queues or settings.QUEUES),
         agents=frozenset(agents or known),
         concurrency=settings.WORKER_CONCURRENCY if concurrency is None else concurrency,

@@ -1,13 +1,15 @@
 """What a handler sees: `ctx`. Plain calls are buffered; only `artifact`, `open_file` and `flush` wait for anything."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 from uuid import UUID
 
-from runs.outcomes import InvalidInput
+from runs.outcomes import BadOutput, InvalidInput
 from runs.text import clean_text
 from workers.event_buffer import EventBuffer
 from workers.usage import Usage
+
+RESERVED = frozenset({"gap", "output.rollback"})  # what they void or tell of is the service's to say
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +88,12 @@ class Context:
         self._cancelled = True
 
     def emit(self, kind: str, data: dict[str, Any] | None = None) -> None:
-        """Append an event of the agent's own kind. Kinds that begin with `run.` are the service's."""
-        if kind.startswith("run.") or not kind:
-            raise ValueError(f"An agent cannot emit {kind!r}: kinds beginning with 'run.' are the service's.")
+        """Append an event of the agent's own kind. Kinds that begin with `run.` are the service's, and a few more."""
+        if kind.startswith("run.") or not kind or kind in RESERVED:
+            raise ValueError(
+                f"An agent cannot emit {kind!r}: {', '.join(sorted(RESERVED))} and kinds beginning with 'run.' are the "
+                "service's."
+            )
         self._buffer.emit(kind, data or {})
 
     def delta(self, text: str) -> None:
@@ -104,6 +109,13 @@ class Context:
     def operation_id(self, name: str) -> str:
         """Return a key that is the same in every attempt of this run: an idempotency key for outside calls."""
         return f"{self.identity.run_id}:{name}"
+
+    def bad_output(self, message: str, answer: Any = None) -> NoReturn:
+        """End the attempt because a model's answer is of no use: tried again while attempts are left.
+
+        `answer` (anything JSON can hold) is kept with the attempt, the last one with the failed run as well.
+        """
+        raise BadOutput(message, answer)
 
     async def artifact(self, name: str, data: bytes, content_type: str = "application/octet-stream") -> dict[str, Any]:
         """Keep a file with the run. The same name again replaces it. Returns {name, size, content_type}."""

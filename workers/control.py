@@ -1,4 +1,4 @@
-"""The control channel: a thread that hears of cancels at once. A lost message costs a beat (protocol 12.1)."""
+"""The control channel: a thread that hears of cancels and drains at once. A lost message costs a beat (12.1)."""
 
 import threading
 from collections.abc import Callable
@@ -17,11 +17,12 @@ RECONNECT_MAX_SECONDS = 5.0
 
 
 class ControlListener(threading.Thread):
-    """Calls `on_cancel(run_id)` for every cancel heard. Subscribes again after every loss of the connection."""
+    """Calls `on_cancel(run_id)` and `on_drain(worker)` for what it hears. Subscribes again after every loss."""
 
-    def __init__(self, on_cancel: Callable[[UUID], None]) -> None:
+    def __init__(self, on_cancel: Callable[[UUID], None], on_drain: Callable[[str], None]) -> None:
         super().__init__(name="control", daemon=True)
         self._on_cancel = on_cancel
+        self._on_drain = on_drain
         self._stop_event = threading.Event()
 
     def run(self) -> None:
@@ -45,12 +46,15 @@ class ControlListener(threading.Thread):
 
     def _heard(self, data: Any) -> None:
         try:
-            message = orjson.loads(data)
-            run_id = UUID(message["cancel"])
-        except (ValueError, KeyError, TypeError, AttributeError):
+            match orjson.loads(data):
+                case {"cancel": str(run_id)}:
+                    self._on_cancel(UUID(run_id))
+                case {"drain": str(worker)}:
+                    self._on_drain(worker)
+                case _:
+                    log.warning("control.unknown_message")
+        except (ValueError, TypeError):
             log.warning("control.unknown_message")
-            return
-        self._on_cancel(run_id)
 
     def stop(self) -> None:
         self._stop_event.set()

@@ -1,18 +1,24 @@
 """Dead letters: buried in the transaction that ends a run, or for an entry that names none; requeued or discarded."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
+import redis
+import structlog
+from django.db import DatabaseError
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 from django.utils import timezone
+from redis.exceptions import RedisError
 
 from quotas import audit
 from quotas.database import in_transaction
+from quotas.masking import mask
 from quotas.models import Account
+from runs import keys, scripts
 from runs.errors import AlreadyRequeued
 from runs.models import Run
-from runs.outcomes import ErrorClass
 from runs.services import requeue_run
 from runs.text import clean_text
 from workers import metrics
@@ -20,25 +26,27 @@ from workers.errors import NoSuchDeadLetter, NotOpen, NotRequeueable
 from workers.models import DeadLetter
 from workers.stream import Entry
 
-REASONS = {
-    ErrorClass.UNKNOWN_AGENT.value: DeadLetter.Reason.UNKNOWN_AGENT,
-    ErrorClass.POISON.value: DeadLetter.Reason.POISON,
-}
+log = structlog.get_logger(__name__)
 PAYLOAD_MAX = 4000
+PUBLISH_PAGE = 200
 ID_MAX = 2**63 - 1
 
 
-def bury(failed: Sequence[Run]) -> None:
-    """Write the dead letters of runs that failed for good, in the caller's transaction. One INSERT for all."""
+def bury(failed: Sequence[Run], entries: Mapping[UUID, Entry] | None = None) -> None:
+    """Write the dead letters of runs that failed for good, in the caller's transaction. One INSERT for all.
+
+    `entries` are the stream entries by which the runs came, where the caller has them.
+    """
     if not failed:
         return
     rows = [
         DeadLetter(
             run=run,
-            reason=REASONS.get(run.error_class, DeadLetter.Reason.FAILED),
+            reason=(run.error or {}).get("cause") or DeadLetter.Reason.FATAL,
             error_class=run.error_class,
             message=str((run.error or {}).get("message", ""))[:2000],
             buried_at=timezone.now(),
+            **_origin((entries or {}).get(run.pk)),
         )
         for run in failed
     ]
@@ -47,13 +55,17 @@ def bury(failed: Sequence[Run]) -> None:
         metrics.dead_letters.labels(row.reason).inc()
 
 
+def _origin(entry: Entry | None) -> dict[str, str]:
+    return {} if entry is None else {"stream": entry.stream[:200], "entry_id": entry.id[:40]}
+
+
 def bury_entry(entry: Entry, reason: DeadLetter.Reason, message: str) -> None:
     """Write the dead letter of an entry that names no run of ours. Repeating it for the same entry is safe."""
     _, made = DeadLetter.objects.get_or_create(
         entry_key=f"{entry.stream}|{entry.id}",
         defaults={
             "reason": reason,
-            "message": clean_text(message)[:2000],
+            "message": mask(clean_text(message))[:2000],
             "stream": entry.stream[:200],
             "entry_id": entry.id[:40],
             "payload": _readable(entry.fields),
@@ -70,7 +82,58 @@ def _readable(fields: dict[bytes, bytes]) -> str:
         f"{name.decode('utf-8', 'backslashreplace')}: {value.decode('utf-8', 'backslashreplace')}"
         for name, value in fields.items()
     )
-    return clean_text("\n".join(lines))[:PAYLOAD_MAX]
+    return mask(clean_text("\n".join(lines)))[:PAYLOAD_MAX]
+
+
+def publish(client: "redis.Redis", failed: Sequence[Run]) -> None:
+    """Put the dead letters of these runs on the stream for outside consumers, after their commit.
+
+    What fails here is brought by the sweeper: a consumer may see a letter twice, never miss one.
+    """
+    if not failed:
+        return
+    try:
+        _publish(client, DeadLetter.objects.filter(run__in=failed, published_at=None))
+    except (RedisError, DatabaseError) as error:
+        log.warning("dead_letter.published_later", letters=len(failed), error=str(error))
+
+
+def publish_due(client: "redis.Redis") -> None:
+    """Put dead letters on the stream that are not there yet; all open ones again where the stream was lost."""
+    if not client.exists(keys.dead_letters()):
+        DeadLetter.objects.filter(state=DeadLetter.State.OPEN).exclude(published_at=None).update(published_at=None)
+    _publish(client, DeadLetter.objects.filter(published_at=None).exclude(state=DeadLetter.State.DISCARDED))
+
+
+def _publish(client: "redis.Redis", letters: QuerySet[DeadLetter]) -> None:
+    rows = list(letters.select_related("run").defer("run__result_json").order_by("pk")[:PUBLISH_PAGE])
+    if not rows:
+        return
+    pipe = client.pipeline(transaction=False)
+    for row in rows:
+        pipe.xadd(keys.dead_letters(), _published(row))
+    replies = pipe.execute(raise_on_error=False)
+    sent = [row.pk for row, reply in zip(rows, replies, strict=True) if not isinstance(reply, Exception)]
+    DeadLetter.objects.filter(pk__in=sent).update(published_at=Now())
+    scripts.checked(replies)
+
+
+def _published(letter: DeadLetter) -> dict[Any, Any]:
+    """Return a letter as an entry of the stream: the original entry's fields, or the run's input, as `payload`."""
+    run = letter.run
+    return {
+        "id": str(letter.pk),
+        "reason": letter.reason,
+        "class": letter.error_class,
+        "message": letter.message,
+        "run_id": "" if run is None else str(run.pk),
+        "agent": "" if run is None else run.agent,
+        "attempt": "" if run is None else str(run.attempt),
+        "stream": letter.stream,
+        "entry_id": letter.entry_id,
+        "payload": letter.payload if run is None else run.input_json,
+        "buried_at": letter.buried_at.isoformat(),
+    }
 
 
 def visible(account: Account | None = None) -> QuerySet[DeadLetter]:

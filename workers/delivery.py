@@ -13,22 +13,25 @@ from uuid import UUID
 import redis
 import structlog
 from django.db import DatabaseError
+from django.db.models.functions import Now
 
-from quotas.database import in_transaction, later
+from quotas.database import in_transaction
 from quotas.errors import Refusal
-from runs import archive, events, lifecycle, ready, scripts
+from runs import announcing, archive, events, lifecycle, ready, scripts
 from runs.events import Answer
 from runs.models import Run
-from runs.outcomes import ErrorClass, Failed
+from runs.outcomes import Cause, ErrorClass, Failed
 from runs.ready import Ticket, Undecodable
 from runs.services import claims as claiming
 from runs.services import hand_back
-from runs.services.claims import Claimed, Claims, Refused
+from runs.services.claims import Claimed, Claims
 from runs.states import TERMINAL, RunState
 from workers import dead_letters, metrics, stream
+from workers.aftermath import announce_left, buried
 from workers.claimer import Batch, Claimer
 from workers.config import WorkerConfig
 from workers.models import DeadLetter
+from workers.parking import Parking
 from workers.stream import Entry
 
 log = structlog.get_logger(__name__)
@@ -77,9 +80,12 @@ class Deliveries:
                 self._bury_entry(entry, DeadLetter.Reason.UNDECODABLE, problem)
         wanted = _newest(tickets)
         started: list[Started] = []
+        won: set[UUID] = set()
         seen: dict[UUID, Run] = {}
+        parking = Parking(self._config, self._client, tickets)
         # From the first claim on nothing may raise: claimed runs must reach their handlers. The rest comes again.
-        for claims in self._claimer.claim(wanted, batch):
+        for claims in self._claimer.claim(wanted, batch, parking.place):
+            won |= {claim.run.pk for claim in claims.won}
             begun = self._announce(_pairs(tickets, wanted, claims), batch.claimed_at)
             for one in begun:
                 if begin is not None:
@@ -88,9 +94,10 @@ class Deliveries:
             seen |= claims.seen
         running = {id(one.entry) for one in started}
         for entry, ticket in tickets:
-            if id(entry) not in running:
+            if id(entry) not in running and not parking.is_gone(entry):
                 with _or_left(entry):
                     self._not_claimed(entry, ticket, seen.get(ticket.run_id))
+        parking.give_back(won)
         return Handled(started, [entry for entry in entries if id(entry) not in running])
 
     # -- announce --------------------------------------------------------------------------------------------------
@@ -143,14 +150,15 @@ class Deliveries:
         left = in_transaction(lambda: hand_back(claimed, actor=self._config.consumer, reason=reason, above=log_fence))
         if left is None:
             return
-        run, row = left
+        run = left.moved.run
 
         def fill(pipe: Any) -> None:
-            events.call(pipe, lifecycle.append_of(row))
+            announcing.append(pipe, [left.moved, *left.started])
             if run.is_terminal:  # it was marked for cancel meanwhile
                 stream.ack(pipe, entry, run.pk)
             else:
                 stream.hand_over(pipe, run, entry.slot)
+            announcing.dispatch(pipe, left.started)
 
         scripts.execute(self._client, fill)
 
@@ -173,7 +181,7 @@ class Deliveries:
             self._put_back(entry, row, f"No worker knew the agent {row.agent}")
         elif entry.deliveries > DELIVERIES_MAX:
             message = f"Delivered {entry.deliveries} times without a claim that held."
-            self._fail(entry, row, Failed(ErrorClass.POISON, "Poison", message))
+            self._fail(entry, row, Failed(ErrorClass.POISON, "Poison", message, cause=Cause.POISON.value))
 
     def _ack_unless_named(self, entry: Entry, row: Run) -> None:
         """A running run keeps the entry that the index names: it is the owner's. Any other is left over."""
@@ -182,10 +190,11 @@ class Deliveries:
 
     def _put_back(self, entry: Entry, row: Run, problem: str) -> None:
         """Keep the entry for a worker that can run it; at the queue-wait limit the run fails."""
-        overdue = Run.objects.filter(pk=row.pk, queued_at__lt=later(-row.queue_wait_seconds)).exists()
+        overdue = Run.objects.filter(pk=row.pk, waits_until__lt=Now()).exists()
         if overdue:
             message = f"{problem} within {row.queue_wait_seconds:g} s."
-            self._fail(entry, row, Failed(ErrorClass.UNKNOWN_AGENT, "UnknownAgent", message))
+            cause = Cause.UNKNOWN_AGENT.value
+            self._fail(entry, row, Failed(ErrorClass.UNKNOWN_AGENT, "UnknownAgent", message, cause=cause))
         else:
             self._waiting.append((time.monotonic() + PUT_BACK_SECONDS, entry, row))
 
@@ -205,15 +214,9 @@ class Deliveries:
             scripts.execute(self._client, fill)
 
     def _fail(self, entry: Entry, row: Run, error: Failed) -> None:
-        def work() -> Refused | None:
-            refused = claiming.refuse(row.pk, row.fence, error, actor=self._config.consumer)
-            if refused is not None:
-                dead_letters.bury([refused.run])
-            return refused
-
-        refused = in_transaction(work)
-        if refused is not None:
-            lifecycle.announce(self._client, [refused.transition])
+        left = in_transaction(lambda: buried(claiming.refuse(row.pk, row.fence, error, actor=self._config.consumer)))
+        if left is not None:
+            announce_left(self._client, left)
         self._ack(entry, row.pk)
 
     def _bury_entry(self, entry: Entry, reason: DeadLetter.Reason, message: str) -> None:

@@ -10,6 +10,13 @@ class NoSuchDeadLetter(Refusal):
     status = 404
 
 
+class NoSuchWorker(Refusal):
+    """No live worker is called {worker}. `workers list` shows those there are."""
+
+    code = "no_such_worker"
+    status = 404
+
+
 class NotOpen(Refusal):
     """The dead letter {dead_letter} is {state} already; nothing was done."""
 

@@ -36,6 +36,12 @@ class EventBuffer:
         self._count = 0
         self._lock = threading.RLock()
         self.closed = False
+        self._spoke_at = time.monotonic()
+
+    def silent_for(self) -> float:
+        """Return the seconds since the handler's last event, or since it began."""
+        with self._lock:
+            return time.monotonic() - self._spoke_at
 
     @property
     def last_seq(self) -> int:
@@ -48,6 +54,7 @@ class EventBuffer:
         with self._lock:
             if self.closed:
                 return
+            self._spoke_at = time.monotonic()
             self._flush_delta()
             self._number(kind, data)
 
@@ -55,6 +62,7 @@ class EventBuffer:
         with self._lock:
             if self.closed or not text:
                 return
+            self._spoke_at = time.monotonic()
             if not self._delta:
                 self._delta_since = time.monotonic()
             self._delta.append(text)

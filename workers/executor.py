@@ -3,36 +3,50 @@
 import asyncio
 import contextvars
 import inspect
-import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 import structlog
+from django.conf import settings
 from django.db import close_old_connections
 from jsonschema import Draft202012Validator
 
-from quotas.errors import UnknownPrice
 from runs.agents import AgentSpec
-from runs.outcomes import Cancelled, ErrorClass, Failed, Fatal, Interrupted, Outcome, Succeeded
+from runs.outcomes import Cancelled, ErrorClass, Failed, HandedBack, Interrupted, Outcome, Succeeded
 from runs.results import dumps
-from runs.text import clean_text
 from workers.context import Context
+from workers.dialogue import HandlerFailed
+from workers.failures import failure, failure_of
+from workers.isolation import END_SECONDS, LOST_GRACE_SECONDS, ProcessDied, run_isolated
 
 log = structlog.get_logger(__name__)
-MESSAGE_MAX = 4000
-TRACEBACK_MAX = 20_000
 
 
 class Stop(StrEnum):
-    """Why a handler is asked to stop before it is done."""
+    """Why a handler is asked to stop before it is done. The limits in time are called as in runs.limits.Limit."""
 
     CANCEL = "cancel"
     DRAIN = "drain"
     LOST = "lost"
-    TIMEOUT = "timeout"
+    TIME_LIMIT = "time_limit"
+    WALL_CLOCK = "wall_clock"
+    DEADLINE = "deadline"
+    NO_PROGRESS = "no_progress"
+
+
+LIMITS = frozenset({Stop.TIME_LIMIT, Stop.WALL_CLOCK, Stop.DEADLINE, Stop.NO_PROGRESS})
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """How long the handler may run from now, which limit ends then, and the words for any limit that passed."""
+
+    seconds: float
+    limit: Stop = Stop.TIME_LIMIT
+    message_of: Callable[[Stop], str] = lambda limit: f"The {limit.replace('_', ' ')} passed."
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +59,13 @@ class _Raised:
 class Execution:
     """One handler at work. `stop` may be called from the loop at any time; the first reason counts."""
 
-    def __init__(self, spec: AgentSpec, ctx: Context, run_input: Any, *, time_limit: float, grace: float) -> None:
+    def __init__(self, spec: AgentSpec, ctx: Context, run_input: Any, *, time: Time, grace: float) -> None:
         self.ctx = ctx
         self.abandoned: asyncio.Task[Any] | None = None  # the handler, when it ignored its cancellation
         self.reason: Stop | None = None
         self._spec = spec
         self._input = run_input
-        self._time_limit = time_limit
+        self._time = time
         self._grace = grace
         self._stopped = asyncio.Event()
 
@@ -72,9 +86,9 @@ class Execution:
         task = asyncio.create_task(self._call(threads), name=f"run {self.ctx.run_id}")
         stopped = asyncio.create_task(self._stopped.wait())
         try:
-            await asyncio.wait({task, stopped}, timeout=self._time_limit, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, stopped}, timeout=self._time.seconds, return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
-                self.stop(Stop.TIMEOUT)
+                self.stop(self._time.limit)
                 await self._end(task)
         finally:
             stopped.cancel()
@@ -83,7 +97,7 @@ class Execution:
     async def _end(self, task: "asyncio.Task[Any]") -> None:
         """Cancel the handler and give it its grace; one that does not end is abandoned (protocol 7.5)."""
         task.cancel()
-        await asyncio.wait({task}, timeout=self._grace)
+        await asyncio.wait({task}, timeout=self._grace + (END_SECONDS if self._is_isolated else 0))
         if not task.done():
             self.abandoned = task
             log.warning("handler.abandoned", run_id=self.ctx.run_id, agent=self._spec.name, reason=self.reason)
@@ -92,6 +106,8 @@ class Execution:
     async def _call(self, threads: ThreadPoolExecutor) -> Any:
         handler: Callable[..., Any] = self._spec.handler
         try:
+            if self._is_isolated:
+                return await run_isolated(self._spec, self.ctx, self._input, self._grace_now)
             if inspect.iscoroutinefunction(handler):
                 return await handler(self.ctx, self._input)
             return await self._in_thread(threads)
@@ -122,32 +138,55 @@ class Execution:
     def _outcome(self, task: "asyncio.Task[Any] | None") -> Outcome:
         ended = task is not None and task.done() and not task.cancelled()
         value = task.result() if task is not None and ended else None
-        if self.reason is Stop.TIMEOUT:
-            return Failed(ErrorClass.TIMEOUT, "TimeLimit", f"The time limit of {self._time_limit:g} s passed.")
+        if self.reason in LIMITS:
+            return self._failed(ErrorClass.TIMEOUT, "TimeLimit", self._time.message_of(self.reason))
         if ended and not isinstance(value, _Raised):
             return self._result(value)
         if self.reason is Stop.CANCEL:
             return Cancelled()
         if self.reason is Stop.DRAIN:
-            return Interrupted("the worker was stopped before the run could end")
+            reason = "the worker was stopped before the run could end"
+            return HandedBack(reason) if self._hands_back else Interrupted(reason)
         if self.reason is Stop.LOST:
             return Interrupted("the worker could not renew its lease")
         if isinstance(value, _Raised):
-            return _failure(value.error)
-        return Failed(ErrorClass.AGENT_BUG, "CancelledError", "The handler cancelled itself.")
+            return self._failure(value.error)
+        return self._failed(ErrorClass.AGENT_BUG, "CancelledError", "The handler cancelled itself.")
+
+    def _failure(self, error: BaseException) -> Failed:
+        if isinstance(error, HandlerFailed):  # decided in its process, where the exception was
+            return error.failed
+        failed = failure_of(error, self._spec, self.ctx.attempt)
+        return replace(failed, traceback="") if isinstance(error, ProcessDied) else failed  # it would be ours alone
+
+    @property
+    def _is_isolated(self) -> bool:
+        return self._spec.isolation == "process"
+
+    def _grace_now(self) -> float:
+        """The grace of a process that can be killed. A lost run may soon be at work elsewhere: it gets less."""
+        return min(self._grace, LOST_GRACE_SECONDS) if self.reason is Stop.LOST else self._grace
+
+    @property
+    def _hands_back(self) -> bool:
+        """Whether a drain gives the run to the next worker. Not while its handler goes on here all the same."""
+        return self.abandoned is None and (self._spec.on_drain or settings.DRAIN_POLICY) == "hand_back"
+
+    def _failed(self, error_class: ErrorClass, name: str, message: str, partial: str | None = None) -> Failed:
+        return failure(self._spec, self.ctx.attempt, error_class, name, message, partial=partial)
 
     def _result(self, value: Any) -> Outcome:
         """Check and serialise what the handler returned."""
         try:
             text = dumps(value)
         except (TypeError, ValueError, RecursionError) as error:
-            return Failed(ErrorClass.AGENT_BUG, type(error).__name__, f"The result is not JSON: {error}"[:MESSAGE_MAX])
+            return self._failed(ErrorClass.AGENT_BUG, type(error).__name__, f"The result is not JSON: {error}")
         validator = self._spec.output_validator
         if validator is not None:
             problem = _misfit(validator, value)
             if problem is not None:
-                message = f"The result does not fit the output schema: {problem}"[:MESSAGE_MAX]
-                return Failed(ErrorClass.BAD_OUTPUT, "BadOutput", clean_text(message), partial_json=text)
+                message = f"The result does not fit the output schema: {problem}"
+                return self._failed(ErrorClass.BAD_OUTPUT, "BadOutput", message, text)
         return Succeeded(text)
 
 
@@ -158,54 +197,6 @@ def _misfit(validator: Draft202012Validator, value: Any) -> str | None:
     except Exception as error:  # noqa: BLE001  a schema that cannot be applied must not leave the run without an end
         return f"the schema cannot be applied: {error}"
     return None if problem is None else str(problem.message)
-
-
-def _failure(error: BaseException) -> Failed:
-    match error:
-        case Fatal():
-            error_class = _class_of(error)
-        case UnknownPrice():
-            error_class = ErrorClass.UNKNOWN_PRICE
-        case _:
-            error_class = ErrorClass.AGENT_BUG
-    return Failed(
-        error_class,
-        type(error).__name__[:120],
-        cut(clean_text(_message_of(error)), MESSAGE_MAX),
-        cut(clean_text(_traceback_of(error)), TRACEBACK_MAX),
-    )
-
-
-def _class_of(error: Fatal) -> ErrorClass:
-    """Return the class an author gave, in whatever way they gave it (a subclass may not call ours)."""
-    try:
-        return ErrorClass(getattr(error, "error_class", ErrorClass.AGENT_BUG))
-    except ValueError:
-        return ErrorClass.AGENT_BUG
-
-
-def _message_of(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001  a broken __str__ must not hide the failure
-        return f"({type(error).__name__} cannot be shown)"
-
-
-def _traceback_of(error: BaseException) -> str:
-    """Return the traceback without our own frames in front; at most 50 frames of it are formatted."""
-    trace = error.__traceback__.tb_next if error.__traceback__ is not None else None
-    try:
-        return "".join(traceback.format_exception(type(error), error, trace, limit=50, chain=False))
-    except Exception:  # noqa: BLE001  as above
-        return ""
-
-
-def cut(text: str, limit: int) -> str:
-    """Return the text, cut in the middle with a mark when it is longer than the limit."""
-    if len(text) <= limit:
-        return text
-    half = limit // 2
-    return f"{text[:half]}\n… ({len(text) - 2 * half} characters cut) …\n{text[-half:]}"
 
 
 def _forget(task: "asyncio.Task[Any]") -> None:

@@ -18,10 +18,10 @@ from redis.exceptions import RedisError
 
 from quotas.database import in_transaction
 from quotas.errors import Busy
-from runs import events, lifecycle, scripts
-from runs.events import Answer
+from runs import announcing, scripts
 from runs.outcomes import ErrorClass, Failed
 from runs.services.attempts import Finish, Finished, finish_attempts, recognise
+from runs.states import RunState
 from runs.text import clean_json
 from workers import dead_letters, metrics, stream
 from workers.stream import Entry
@@ -82,8 +82,12 @@ class Finaliser:
             self._settle(endings, finished)
 
     def _settle(self, endings: Sequence[Ending], finished: Finished) -> None:
-        for row in finished.moved:
-            self._closer.put_nowait((row.run_id, row.fence))
+        for one in finished.moved:
+            if one.run.is_terminal:
+                self._closer.put_nowait((one.run.pk, one.row.fence))
+                metrics.runs_ended.labels(one.run.agent, one.run.state).inc()
+            else:
+                metrics.retries.labels(one.row.kind).inc()
         for run_id in finished.lost:
             metrics.fenced_writes.inc()
             log.info("finalise.fenced", run_id=str(run_id))
@@ -117,7 +121,7 @@ def end_set(client: "redis.Redis", endings: Sequence[Ending]) -> Finished:
 
     def work() -> Finished:
         finished = finish_attempts(endings[0].finish.account_id, [ending.finish for ending in endings])
-        dead_letters.bury(finished.failed)
+        dead_letters.bury(finished.failed, {ending.finish.run_id: ending.entry for ending in endings})
         return finished
 
     finished = in_transaction(work)
@@ -128,28 +132,30 @@ def end_set(client: "redis.Redis", endings: Sequence[Ending]) -> Finished:
 
 
 def _announce(client: "redis.Redis", endings: Sequence[Ending], finished: Finished) -> None:
-    """Terminal events, acknowledgements and slots of a set."""
-    moved = {row.run_id for row in finished.moved}
+    """Events, acknowledgements or hand-overs, slots of a set, and the dispatch of successors: one round trip."""
+    moved = {one.run.pk: one.run for one in finished.moved}
 
     def fill(pipe: Any) -> None:
-        for row in finished.moved:
-            events.call(pipe, lifecycle.append_of(row))
+        announcing.append(pipe, [*finished.moved, *finished.started])
         for ending in endings:
-            if ending.finish.run_id in moved:
-                stream.ack(pipe, ending.entry, ending.finish.run_id)
-            else:
+            run = moved.get(ending.finish.run_id)
+            if run is None:
                 stream.free_slot(pipe, ending.entry)
+            elif run.state == RunState.QUEUED:
+                stream.hand_over(pipe, run, ending.entry.slot)
+            else:
+                stream.ack(pipe, ending.entry, run.pk)
+        announcing.dispatch(pipe, finished.started)
 
     try:
         replies = scripts.execute(client, fill)
-        for row, reply in zip(finished.moved, replies, strict=False):
-            answer, last = events.answer_of(reply)
-            if answer in {Answer.GAP, Answer.NOKEY}:
-                lifecycle.repair(client, row.run_id, row.fence, last)
+        announcing.repair_logs(client, [*finished.moved, *finished.started], replies)
+        scripts.checked(replies)
     except (RedisError, DatabaseError) as error:
-        # The rows are decided; the sweeper's close duty and the redelivery bring event and ack later.
+        # The rows are decided; the sweeper's duties and the redelivery bring events, acks and entries later.
         metrics.count_error(error)
         log.warning("finalise.announced_later", runs=len(endings), error=str(error))
+    dead_letters.publish(client, finished.failed)
 
 
 def _is_its_own_fault(error: Exception) -> bool:
@@ -168,6 +174,7 @@ def _storable(finish: Finish, error: Exception) -> Finish:
         usage=clean_json(finish.usage),
         cost=finish.cost,
         last_seq=finish.last_seq,
+        session=finish.session,
         progress={},
         price_book=finish.price_book,
     )

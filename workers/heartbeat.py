@@ -2,6 +2,7 @@
 
 import os
 import socket
+import threading
 import time
 
 import redis
@@ -12,7 +13,7 @@ from django.db.models.functions import Now
 from redis.exceptions import RedisError
 
 from runs import keys
-from workers import metrics
+from workers import metrics, processes
 from workers.config import WorkerConfig
 from workers.models import WorkerProcess
 
@@ -31,14 +32,19 @@ class Heartbeat:
         self._config = config
         self._client = client
         self._next = 0.0
+        self._is_over = False
+        self._writing = threading.Lock()  # the beat's thread, and the one that signs off
 
     def register(self, *, port: int) -> None:
         """Insert the row of this process."""
-        config = self._config
+        config, me = self._config, processes.identity()
         WorkerProcess.objects.create(
             name=config.consumer,
             host=socket.gethostname()[:200],
             pid=os.getpid(),
+            boot_id=me.boot_id,
+            pid_namespace=me.pid_namespace,
+            pid_started=me.started,
             version=settings.AGENTOPS_VERSION,
             queues=list(config.queues),
             agents=sorted(config.agents),
@@ -48,13 +54,13 @@ class Heartbeat:
         )
         self.beat_if_due(running=0)
 
-    def beat_if_due(self, *, running: int) -> None:
-        """Beat when the interval has passed. A store that is away is met again at the next beat."""
+    def beat_if_due(self, *, running: int) -> bool:
+        """Beat when the interval has passed; returns whether it had. A store that is away is met at the next beat."""
         if time.monotonic() < self._next:
-            return
+            return False
         self._next = time.monotonic() + self._config.heartbeat
         try:
-            WorkerProcess.objects.filter(name=self._config.consumer).update(heartbeat_at=Now(), running_count=running)
+            self._write_beat(running)
             self._client.set(keys.heartbeat(self._config.consumer), running, px=round(alive_seconds() * 1000))
         except DatabaseError as error:
             metrics.database_errors.inc()
@@ -62,11 +68,26 @@ class Heartbeat:
         except RedisError as error:
             metrics.redis_errors.inc()
             log.warning("heartbeat.redis_away", error=str(error))
+        return True
+
+    def _write_beat(self, running: int) -> None:
+        """Write the beat. A process that was silent for so long that it was taken for dead is back with it."""
+        with self._writing:
+            if not self._is_over:
+                rows = WorkerProcess.objects.filter(name=self._config.consumer)
+                rows.update(heartbeat_at=Now(), running_count=running, stopped_at=None)
+
+    def is_asked_to_drain(self) -> bool:
+        """Whether an operator asked this process to drain (its row says so)."""
+        asked = WorkerProcess.objects.filter(name=self._config.consumer, drain_requested_at__isnull=False)
+        return bool(asked.exists())
 
     def draining(self) -> None:
         WorkerProcess.objects.filter(name=self._config.consumer, draining_since=None).update(draining_since=Now())
 
     def sign_off(self) -> None:
         """Mark the process as stopped in an orderly way."""
-        WorkerProcess.objects.filter(name=self._config.consumer).update(stopped_at=Now(), running_count=0)
+        with self._writing:
+            self._is_over = True
+            WorkerProcess.objects.filter(name=self._config.consumer).update(stopped_at=Now(), running_count=0)
         self._client.delete(keys.heartbeat(self._config.consumer))

@@ -23,19 +23,22 @@ from runs import keys
 from runs.models import Run
 from runs.services.attempts import update_attempts
 from runs.states import RunState
-from workers import metrics
+from workers import metrics, parking
 from workers.config import WorkerConfig
+from workers.executor import Stop
 from workers.heartbeat import Heartbeat
 from workers.owned import OwnedRun, OwnedRuns
 
 log = structlog.get_logger(__name__)
+AGAIN_PART = 8  # of a beat: how soon one that failed is tried again
 
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """Who is told of a run whose cancel was requested, and of one that is not ours any more. Called in the thread."""
+    """Who is told of a run that was asked to stop, and of one that is not ours any more. Called in the thread."""
 
-    cancel: Callable[[OwnedRun], None]
+    stop: Callable[[OwnedRun, Stop], None]
+    drain: Callable[[], None]
     lost: Callable[[OwnedRun], None]
 
 
@@ -59,9 +62,12 @@ class LeaseKeeper(threading.Thread):
         while not self._stop_event.wait(max(0.0, due - time.monotonic())):
             due = time.monotonic() + self._config.beat  # from its start: what the beat itself takes is not added
             try:
-                self.beat_once()
+                if not self.beat_once():
+                    # A session that the database ended is found by its first use; a lease is only a few beats long.
+                    due = min(due, time.monotonic() + self._config.beat / AGAIN_PART)
                 PriceTable.refresh()
-                self._heartbeat.beat_if_due(running=len(self._owned.all()))
+                if self._heartbeat.beat_if_due(running=len(self._owned.all())) and self._heartbeat.is_asked_to_drain():
+                    self._listeners.drain()
             except DatabaseError as error:
                 log.warning("beat.postponed", worker=self._config.consumer, error=str(error))
             except Exception:
@@ -71,29 +77,35 @@ class LeaseKeeper(threading.Thread):
     def stop(self) -> None:
         self._stop_event.set()
 
-    def beat_once(self) -> None:
-        """Renew every lease, store usage and progress, pass on cancel requests, and find out what was lost."""
+    def beat_once(self) -> bool:
+        """Renew every lease, store usage and progress, pass on cancel requests, and find out what was lost.
+
+        Returns whether the database took the renewals.
+        """
         held = self._owned.all()
         close_old_connections()
         try:
             self._be_impatient()
             sent = time.monotonic()
-            renewed, cancels = _renew(held, self._config.lease) if held else ({}, set())
+            renewed = _renew(held, self._config.lease) if held else {}
         except DatabaseError as error:
             metrics.database_errors.inc()
             log.warning("beat.postponed", worker=self._config.consumer, error=str(error))
-            return
+            return False
         self.last_beat = time.monotonic()
         for owned in held:
             if owned.run_id in renewed:
                 owned.renewed_at = sent
         for owned in held:
-            if owned.run_id in cancels:
-                self._listeners.cancel(owned)
+            reason = renewed.get(owned.run_id)
+            if reason is not None:
+                self._listeners.stop(owned, reason)
         missing = [owned for owned in held if owned.run_id not in renewed]
         for owned in _gone(missing):
-            self._listeners.lost(owned)
+            if not owned.ending:  # else it is this worker that has moved the row, or will be told so by its finaliser
+                self._listeners.lost(owned)
         self._follow([owned for owned in held if owned.run_id in renewed])
+        return True
 
     def _be_impatient(self) -> None:
         """On SQLite, wait for the writer at most LEASE/6: a beat that waits longer is a beat that is missed."""
@@ -102,7 +114,7 @@ class LeaseKeeper(threading.Thread):
                 cursor.execute(f"PRAGMA busy_timeout = {round(self._config.lease / 6 * 1000)}")
 
     def _follow(self, renewed: Sequence[OwnedRun]) -> None:
-        """Keep the entries of renewed rows young in Redis, without counting a delivery, and their slots alive."""
+        """Keep what renewed rows have in Redis: entries young, without counting a delivery; slots and places alive."""
         if not renewed:
             return
         pipe = self._client.pipeline(transaction=False)
@@ -111,6 +123,8 @@ class LeaseKeeper(threading.Thread):
             pipe.xclaim(entry.stream, keys.GROUP, self._config.consumer, 0, [entry.id], justid=True)
             if entry.slot:
                 _refresh_slot(pipe, entry.queue, entry.slot, self._config.lease)
+            if owned.limits:
+                parking.keep(pipe, owned.run, owned.limits, self._config.lease)
         try:
             pipe.execute(raise_on_error=False)
         except RedisError as error:
@@ -129,8 +143,8 @@ def _refresh_slot(pipe: "redis.client.Pipeline", queue: str, slot: str, seconds:
     )
 
 
-def _renew(held: Sequence[OwnedRun], lease: float) -> tuple[dict[UUID, Any], set[UUID]]:
-    """Renew in one transaction. Returns {run id: …} of the rows that are ours, and those marked for cancel.
+def _renew(held: Sequence[OwnedRun], lease: float) -> dict[UUID, Stop | None]:
+    """Renew in one transaction. Returns {run id: why it has to stop, or None} of the rows that are ours.
 
     Rows somebody has locked are passed over: they are decided on this moment, and absence from here is no loss.
     """
@@ -138,17 +152,35 @@ def _renew(held: Sequence[OwnedRun], lease: float) -> tuple[dict[UUID, Any], set
     for owned in held:
         mine |= Q(pk=owned.run_id, fence=owned.fence, claim_token=owned.token)
     with transaction.atomic():
-        rows = dict(
-            Run.objects.select_for_update(skip_locked=can_skip_locked())
+        rows = {
+            pk: Stop.CANCEL if cancel is not None else _reason(asked)
+            for pk, cancel, asked in Run.objects.select_for_update(skip_locked=can_skip_locked())
             .filter(mine, state=RunState.RUNNING)
             .order_by("pk")
-            .values_list("pk", "cancel_requested_at")
-        )
+            .values_list("pk", "cancel_requested_at", "stop_requested")
+        }
         Run.objects.filter(pk__in=list(rows)).update(lease_expires_at=later(lease))
+        _store_quiet([owned for owned in held if owned.run_id in rows])
         news = _store_usage([owned for owned in held if owned.run_id in rows])
     for owned, mark in news:
         owned.stored_usage = mark  # only now: what a failed commit took back must be written again
-    return rows, {run_id for run_id, requested in rows.items() if requested is not None}
+    return rows
+
+
+def _reason(asked: str) -> Stop | None:
+    """Return why a row asks its owner to stop. A word of a later version is a limit that we do not know."""
+    try:
+        return Stop(asked) if asked else None
+    except ValueError:
+        return Stop.TIME_LIMIT
+
+
+def _store_quiet(held: Sequence[OwnedRun]) -> None:
+    """Write when a run's silence will count as no progress, for those that have such a limit."""
+    for owned in held:
+        limit = owned.run.no_progress_seconds
+        if limit is not None:
+            Run.objects.filter(pk=owned.run_id).update(quiet_at=later(limit - owned.buffer.silent_for()))
 
 
 def _store_usage(held: Sequence[OwnedRun]) -> list[tuple[OwnedRun, tuple[int, int]]]:

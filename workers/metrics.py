@@ -10,6 +10,8 @@ run_seconds = Histogram("agentops_attempt_seconds", "Length of attempts", ["agen
 wait_seconds = Histogram("agentops_wait_seconds", "From queued to started", ["queue"], buckets=HOUR_BUCKETS)
 running = Gauge("agentops_running", "Runs this worker owns now")
 places = Gauge("agentops_places", "Runs this worker can own at once")
+retries = Counter("agentops_retries", "Attempts after which the run waits for another one", ["event"])
+parked = Counter("agentops_parked", "Runs put aside because a limit on runs at work had no place", ["limit"])
 takeovers = Counter("agentops_takeovers", "Runs of lost workers given their next state")
 relayed = Counter("agentops_relayed", "Committed runs the sweeper dispatched")
 fenced_writes = Counter("agentops_fenced_writes", "Writes refused because somebody else owns the run")

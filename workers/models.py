@@ -11,6 +11,10 @@ class WorkerProcess(models.Model):
     name = models.CharField(max_length=120, unique=True)
     host = models.CharField(max_length=200)
     pid = models.IntegerField()
+    # With the pid, what tells this process from every other one (workers/processes.py). Empty: nothing can be proved.
+    boot_id = models.CharField(max_length=40, blank=True, default="")
+    pid_namespace = models.CharField(max_length=80, blank=True, default="")
+    pid_started = models.BigIntegerField(default=0)  # clock ticks after the boot
     version = models.CharField(max_length=40)
     queues = models.JSONField(default=list)
     agents = models.JSONField(default=list)
@@ -19,6 +23,8 @@ class WorkerProcess(models.Model):
     port = models.PositiveIntegerField(default=0)
     started_at = models.DateTimeField(auto_now_add=True)
     heartbeat_at = models.DateTimeField()
+    drain_requested_at = models.DateTimeField(null=True, blank=True)  # by an operator; the beat brings it
+    drain_requested_by = models.CharField(max_length=150, blank=True, default="")
     draining_since = models.DateTimeField(null=True, blank=True)
     stopped_at = models.DateTimeField(null=True, blank=True)
 
@@ -44,7 +50,11 @@ class DeadLetter(models.Model):
         UNKNOWN_RUN = "unknown_run"
         UNKNOWN_AGENT = "unknown_agent"
         POISON = "poison"
-        FAILED = "failed"
+        EXHAUSTED = "exhausted"
+        FATAL = "fatal"
+        CRASH_LOOP = "crash_loop"
+        QUEUE_TIMEOUT = "queue_timeout"
+        QUOTA = "quota_exceeded"
 
     run = models.OneToOneField(Run, models.CASCADE, null=True, blank=True, related_name="dead_letter")
     reason = models.CharField(max_length=20, choices=Reason)
@@ -56,12 +66,16 @@ class DeadLetter(models.Model):
     payload = models.TextField(blank=True, default="")  # the entry's fields, undecodable bytes escaped
     state = models.CharField(max_length=10, choices=State, default=State.OPEN)
     buried_at = models.DateTimeField()
+    published_at = models.DateTimeField(null=True, blank=True)  # when it went out on the stream for outside consumers
     resolved_at = models.DateTimeField(null=True, blank=True)
     resolved_by = models.CharField(max_length=150, blank=True, default="")
     resolved_reason = models.CharField(max_length=500, blank=True, default="")
 
     class Meta:
-        indexes = [models.Index(fields=["state", "-id"], name="dead_letter_state")]
+        indexes = [
+            models.Index(fields=["state", "-id"], name="dead_letter_state"),
+            models.Index(fields=["published_at", "id"], name="dead_letter_unpublished"),
+        ]
         permissions = [
             ("requeue_deadletter", "Can requeue dead letters"),
             ("discard_deadletter", "Can discard dead letters"),

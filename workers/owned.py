@@ -23,7 +23,9 @@ class OwnedRun:
     buffer: EventBuffer
     execution: Execution
     renewed_at: float
+    limits: tuple[str, ...] = ()  # on runs at work, of which it has a place
     fenced: bool = False  # somebody else moved the row: append nothing, finalise in vain
+    ending: bool = False  # its outcome is with the finaliser
     stored_usage: tuple[int, int] = field(default=(0, 0))  # what the beat wrote last: cost, and a hash of the rest
 
     @property
@@ -58,6 +60,14 @@ class OwnedRuns:
     def all(self) -> list[OwnedRun]:
         with self._lock:
             return list(self._runs.values())
+
+    def silent(self) -> list[OwnedRun]:
+        """Return the runs whose handler emitted nothing for longer than their limit of no progress."""
+        return [
+            owned
+            for owned in self.all()
+            if owned.run.no_progress_seconds is not None and owned.buffer.silent_for() > owned.run.no_progress_seconds
+        ]
 
     def overdue(self, seconds: float) -> list[OwnedRun]:
         """Return the runs whose lease was not renewed for so long, on this process's monotonic clock."""

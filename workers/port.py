@@ -58,13 +58,16 @@ class Port:
 
 
 def health_of(worker: Worker) -> dict[str, Any]:
-    """Return {ok, read_age, beat_age, running, draining}: ages in seconds; not ok when one is too old."""
+    """Return {ok, read_age, beat_age, loop_age, running, draining}: ages in seconds; not ok when one is too old."""
     now = time.monotonic()
     read_age, beat_age = now - worker.last_good_read, now - worker.keeper.last_beat
+    loop_age = now - worker.last_tick
+    beats = beat_age < max(LAG_SECONDS, worker.config.lease * 2)
     return {
-        "ok": read_age < DEAF_SECONDS and beat_age < max(LAG_SECONDS, worker.config.lease * 2),
+        "ok": read_age < DEAF_SECONDS and loop_age < DEAF_SECONDS and beats,
         "read_age": round(read_age, 3),
         "beat_age": round(beat_age, 3),
+        "loop_age": round(loop_age, 3),
         "running": worker.places.in_use,
         "draining": worker.shutdown.draining.is_set(),
     }

@@ -8,7 +8,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 from redis.exceptions import RedisError
 
-from runs import broker, keys, ready
+from runs import broker, keys, ready, running
 from runs.agents import list_agents
 from runs.models import Run
 from runs.states import RunState
@@ -22,13 +22,15 @@ def queue_names() -> list[str]:
 
 
 def queue_status() -> dict[str, Any]:
-    """Return what waits and what runs: {queues: [...], slots, workers_alive, redis}.
+    """Return what waits and what runs: {queues: [...], parked: [...], slots, workers_alive, redis}.
 
     A queue's row is {queue, priority, waiting, in_flight, oldest_wait_seconds}: from Redis, or with `redis` "away"
-    from the database, where `in_flight` are the running runs.
+    from the database, where `in_flight` are the running runs. `parked` has a row {queue, limit, most, running, parked}
+    for each limit on runs at work that somebody waits for; those are not in `waiting`.
     """
     client = broker.client()
     rows: list[dict[str, Any]] = []
+    parked: list[dict[str, Any]] = []
     slots: dict[str, int] = {}
     redis_state = "ok"
     for queue in queue_names():
@@ -45,11 +47,13 @@ def queue_status() -> dict[str, Any]:
                     }
                 )
             slots[queue] = int(client.zcard(keys.slots(queue)))
+            parked += running.list_waiting(client, queue)
         except RedisError:
             redis_state = "away"
             rows += _from_rows(queue)
     return {
         "queues": rows,
+        "parked": parked,
         "slots": {"limit": settings.GLOBAL_SLOTS or None, "used": slots},
         "workers_alive": list_workers(alive=True).count(),
         "redis": redis_state,

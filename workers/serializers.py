@@ -4,7 +4,8 @@ from typing import Any
 
 from rest_framework import serializers
 
-from runs.serializers import RunOut, StrictSerializer, Text
+from runs.fields import StrictSerializer, Text
+from runs.serializers import RunOut
 from workers.dead_letters import state_of
 from workers.models import DeadLetter, WorkerProcess
 
@@ -39,10 +40,16 @@ class DeadLetterBrief(serializers.ModelSerializer[DeadLetter]):
 
 
 class DeadLetterOut(DeadLetterBrief):
-    """A dead letter in full: with the entry of the stream it came from."""
+    """A dead letter in full: the entry of the stream it came from, the run's attempts, its last answer."""
+
+    attempt = serializers.IntegerField(source="run.attempt", default=None, allow_null=True)
+    max_attempts = serializers.IntegerField(source="run.max_attempts", default=None, allow_null=True)
+    answer = serializers.JSONField(
+        source="run.result", default=None, allow_null=True, help_text="What a run of class bad_output answered last."
+    )
 
     class Meta(DeadLetterBrief.Meta):
-        fields = [*DeadLetterBrief.Meta.fields, "stream", "entry_id", "payload"]
+        fields = [*DeadLetterBrief.Meta.fields, "attempt", "max_attempts", "answer", "stream", "entry_id", "payload"]
 
 
 class DeadLetterPage(serializers.Serializer[dict[str, Any]]):
@@ -85,6 +92,16 @@ class QueueOut(serializers.Serializer[dict[str, Any]]):
     oldest_wait_seconds = serializers.FloatField(allow_null=True)
 
 
+class ParkedOut(serializers.Serializer[dict[str, Any]]):
+    """A limit on runs at work at once for which runs of a queue wait."""
+
+    queue = serializers.CharField()
+    limit = serializers.CharField(help_text="`agent:<name>` or `account:<id>`")
+    most = serializers.IntegerField(help_text="How many it lets be at work.")
+    running = serializers.IntegerField(help_text="Places in use, and those promised to runs that are on their way.")
+    parked = serializers.IntegerField(help_text="Runs that wait for a place; no stream has them.")
+
+
 class SlotsOut(serializers.Serializer[dict[str, Any]]):
     """Global slots: the limit of each queue, and how many each has given out."""
 
@@ -93,9 +110,10 @@ class SlotsOut(serializers.Serializer[dict[str, Any]]):
 
 
 class QueueStatusOut(serializers.Serializer[dict[str, Any]]):
-    """The queues, the global slots by queue, and how many workers are alive."""
+    """The queues, the limits that runs wait for, the global slots by queue, and how many workers are alive."""
 
     queues = QueueOut(many=True)
+    parked = ParkedOut(many=True)
     slots = SlotsOut()
     workers_alive = serializers.IntegerField()
     redis = serializers.ChoiceField(
@@ -123,6 +141,7 @@ class WorkerOut(serializers.ModelSerializer[WorkerProcess]):
             "port",
             "started_at",
             "heartbeat_at",
+            "drain_requested_at",
             "draining_since",
             "stopped_at",
         ]

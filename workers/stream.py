@@ -9,13 +9,13 @@ from uuid import UUID
 import redis
 from redis.exceptions import ResponseError
 
-from runs import keys, ready, scripts
+from runs import features, keys, ready, scripts
 from runs.models import Run
 
 LUA = Path(__file__).parent / "lua"
 TAKE = scripts.load(LUA / "take.lua")
-ACK = scripts.load(LUA / "ack.lua")
-HAND_OVER = scripts.load(LUA / "hand_over.lua")
+ACK = scripts.load(LUA / "ack.lua", ready.PARKING)
+HAND_OVER = scripts.load(LUA / "hand_over.lua", ready.PARKING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,16 +183,20 @@ class Consumer:
 
 def ack(pipe: "redis.client.Pipeline", entry: Entry, run_id: UUID | None) -> None:
     """Queue the acknowledgement of an entry, and the release of its slot, on a pipeline."""
-    ACK.call(
-        pipe,
-        [keys.index(entry.queue), keys.slots(entry.queue)],
-        [keys.GROUP, str(run_id or ""), entry.stream, entry.id, entry.slot],
-    )
+    _ack(pipe, entry.queue, [str(run_id or ""), entry.stream, entry.id, entry.slot])
 
 
-def ack_named(pipe: "redis.client.Pipeline", queue: str, run_id: UUID) -> None:
-    """Queue the acknowledgement of whatever entry the index names for a run."""
-    ACK.call(pipe, [keys.index(queue), keys.slots(queue)], [keys.GROUP, str(run_id), "", "", ""])
+def ack_named(pipe: "redis.client.Pipeline", queue: str, run_id: UUID, *, fence: int | None = None) -> None:
+    """Queue the acknowledgement of whatever the index says of a run: an entry, or that it is parked.
+
+    With the fence of the caller's change: what was dispatched at it or after it is left alone.
+    """
+    _ack(pipe, queue, [str(run_id), "", "", ""], "" if fence is None else str(fence))
+
+
+def _ack(pipe: "redis.client.Pipeline", queue: str, args: Sequence[str], fence: str = "") -> None:
+    one_command = int(features.has(pipe, features.XACKDEL))
+    ACK.call(pipe, [keys.index(queue), keys.slots(queue)], [keys.GROUP, *args, one_command, fence])
 
 
 def hand_over(pipe: "redis.client.Pipeline", run: Run, slot: str = "") -> None:

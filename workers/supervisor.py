@@ -4,6 +4,7 @@ One thread on purpose: the kernel ties a child's life to the thread that forked 
 """
 
 import contextlib
+import math
 import os
 import select
 import signal
@@ -15,13 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from workers.child_logs import ChildLog, write_to_stderr
+from workers.child_logs import ChildLog, OwnStderr, write_to_stderr
 
 TETHER = Path(__file__).with_name("tether.py")
 PASS_SECONDS = 0.2
 BACKOFF_MAX_SECONDS = 30.0
+DOUBLINGS_MAX = 10  # by then the back-off is at its most, and a float has its limits too
 SETTLED_SECONDS = 60.0  # a child that lived this long starts its back-off anew
 RELOAD_GRACE_SECONDS = 3.0
+DRAIN_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
 FIRST_WORD_SECONDS, WORD_SECONDS = 2.0, 15.0  # when the operator is told what a stop waits for
 
 
@@ -47,6 +50,7 @@ class ChildSpec:
     death_signal: signal.Signals = signal.SIGKILL  # what the child gets when the supervisor is killed
     pass_fds: tuple[int, ...] = ()
     is_vital: bool = False  # dying twice in a minute ends the supervisor
+    may_end: bool = False  # exit code 0 is an end that somebody asked it for: it is not started again
 
 
 @dataclass
@@ -54,12 +58,13 @@ class Child:
     """One supervised process through its restarts."""
 
     spec: ChildSpec
-    log: ChildLog
+    log: ChildLog | OwnStderr
     process: subprocess.Popen[bytes]
     started_at: float
     failures: int = 0
     died_at: list[float] = field(default_factory=list)
-    restart_at: float | None = None
+    restart_at: float | None = None  # inf: never
+    ended: bool = False  # its end was noted
     kill_at: float | None = None  # set while it is being reloaded
 
     @property
@@ -70,6 +75,21 @@ class Child:
         code = self.process.returncode
         how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
         return f"{self.spec.name} (pid {self.process.pid}) ended with {how}"
+
+
+@dataclass
+class Errand:
+    """A program that is run when it is wanted, one at a time."""
+
+    spec: ChildSpec
+    is_wanted: bool = False
+    child: Child | None = None
+
+    def kill(self) -> None:
+        self.is_wanted = False
+        if self.child is not None and self.child.alive:
+            self.child.process.kill()
+            self.child.process.wait()
 
 
 class Signals:
@@ -100,17 +120,29 @@ class Signals:
 
 
 class Supervisor:
-    """Owns the children. `say` takes one sentence for the operator; `changed` is called after a restart."""
+    """Owns the children. Without a folder for logs they write to the supervisor's own stdout and stderr.
+
+    `say` takes one sentence for the operator; `changed` is called after a restart; `reaped` after each end of a child,
+    with it.
+    """
 
     def __init__(
-        self, logs: Path, *, cwd: Path, say: Callable[[str], None], changed: Callable[[], None] = lambda: None
+        self,
+        logs: Path | None,
+        *,
+        cwd: Path,
+        say: Callable[[str], None],
+        changed: Callable[[], None] = lambda: None,
+        reaped: Callable[[Child], None] = lambda _child: None,
     ) -> None:
         self.children: dict[str, Child] = {}
         self.signals = Signals()
+        self._errands: dict[str, Errand] = {}
         self._logs = logs
         self._cwd = cwd
         self._say = say
         self._changed = changed
+        self._reaped = reaped
 
     def pids(self) -> dict[str, int]:
         return {name: child.process.pid for name, child in self.children.items() if child.alive}
@@ -123,7 +155,7 @@ class Supervisor:
     # -- start -------------------------------------------------------------------------------------
     def spawn(self, spec: ChildSpec) -> Child:
         """Start a child without waiting for it."""
-        log = ChildLog(self._logs / f"{spec.name}.log", spec.name)
+        log = self._log(spec)
         child = Child(spec, log, self._popen(spec, log), time.monotonic())
         self.children[spec.name] = child
         return child
@@ -144,7 +176,7 @@ class Supervisor:
 
     def begin(self, spec: ChildSpec) -> Child:
         """Start a helper program that is spoken to by lines and not kept alive: see `ask`."""
-        log = ChildLog(self._logs / f"{spec.name}.log", spec.name)
+        log = self._log(spec)
         process = self._popen(spec, log, is_dialogue=True)
         return Child(spec, log, process, time.monotonic())
 
@@ -183,10 +215,14 @@ class Supervisor:
             if self.signals.count:
                 raise Interrupted
 
-    def _popen(self, spec: ChildSpec, log: ChildLog, *, is_dialogue: bool = False) -> subprocess.Popen[bytes]:
+    def _log(self, spec: ChildSpec) -> ChildLog | OwnStderr:
+        return OwnStderr() if self._logs is None else ChildLog(self._logs / f"{spec.name}.log", spec.name)
+
+    def _popen(
+        self, spec: ChildSpec, log: ChildLog | OwnStderr, *, is_dialogue: bool = False
+    ) -> subprocess.Popen[bytes]:
         tether = [sys.executable, "-I", "-S", str(TETHER), str(os.getpid()), str(int(spec.death_signal))]
-        log.path.parent.mkdir(parents=True, exist_ok=True)
-        with log.path.open("ab") as file:
+        with log.open() as file:
             return subprocess.Popen(  # noqa: S603  our own commands
                 [*tether, *spec.command],
                 cwd=self._cwd,
@@ -200,13 +236,22 @@ class Supervisor:
 
     # -- watch -------------------------------------------------------------------------------------
     def watch(self, on_pass: Callable[[], None] = lambda: None) -> None:
-        """Keep the children alive until a signal asks for the end. Raises ChildFailed for a vital child."""
-        while not self.signals.count:
+        """Keep the children alive until a signal asks for the end, or none is left that is to live.
+
+        Raises ChildFailed for a vital child.
+        """
+        while not self.signals.count and any(child.restart_at != math.inf for child in self.children.values()):
             self.signals.wait(PASS_SECONDS)
             self._pump()
             for child in self.children.values():
                 self._tend(child)
+            for errand in self._errands.values():
+                self._go(errand)
             on_pass()
+
+    def send(self, spec: ChildSpec) -> None:
+        """Have a program run once, soon, beside the children; one that is under way is run again after its end."""
+        self._errands.setdefault(spec.name, Errand(spec)).is_wanted = True
 
     def reload(self, names: Iterable[str]) -> None:
         """Ask the children to end; `watch` starts them again at once, and kills the slow after a grace time."""
@@ -224,26 +269,43 @@ class Supervisor:
             return
         if child.restart_at is None:
             child.restart_at = now if child.kill_at is not None else self._bury(child, now)
+            self._note_end(child)
         if now >= child.restart_at:
             child.process = self._popen(child.spec, child.log)
-            child.started_at, child.restart_at, child.kill_at = now, None, None
+            child.started_at, child.restart_at, child.kill_at, child.ended = now, None, None, False
             self._say(f"{child.spec.name} started again (pid {child.process.pid}).")
             self._changed()
 
     def _bury(self, child: Child, now: float) -> float:
-        """Note a death nobody asked for and return the time of the restart. Raises ChildFailed."""
+        """Note an end we did not ask for and return the time of the restart. Raises ChildFailed."""
+        if child.spec.may_end and child.process.returncode == 0:
+            self._say(f"{child.describe_end()}: it was asked to, and stays away.")
+            return math.inf
         child.failures = 1 if now - child.started_at > SETTLED_SECONDS else child.failures + 1
         child.died_at = [at for at in child.died_at if now - at < SETTLED_SECONDS] + [now]
         if child.spec.is_vital and len(child.died_at) > 1:
             raise ChildFailed(f"{child.describe_end()}, the second time in a minute:\n{child.log.tail()}")
-        wait = min(BACKOFF_MAX_SECONDS, 2.0 ** (child.failures - 1))
-        self._say(f"{child.describe_end()}; it starts again in {wait:.0f} s. Its log: {child.log.path}")
+        wait = min(BACKOFF_MAX_SECONDS, 2.0 ** min(child.failures - 1, DOUBLINGS_MAX))
+        self._say(f"{child.describe_end()}; it starts again in {wait:.0f} s.{child.log.where}")
         return now + wait
+
+    def _note_end(self, child: Child) -> None:
+        if not child.ended and not child.alive:
+            child.ended = True
+            self._reaped(child)
+
+    def _go(self, errand: Errand) -> None:
+        if errand.is_wanted and (errand.child is None or not errand.child.alive):
+            errand.is_wanted = False
+            log = errand.child.log if errand.child is not None else self._log(errand.spec)
+            errand.child = Child(errand.spec, log, self._popen(errand.spec, log), time.monotonic())
 
     # -- stop --------------------------------------------------------------------------------------
     def stop(self, *, at_most: float | None = None) -> None:
         """Stop by rank with SIGTERM, waiting for each rank. A further signal kills everything at once."""
         asked = min(1, self.signals.count)
+        for errand in self._errands.values():
+            errand.kill()
         for rank in sorted({child.spec.stop_rank for child in self.children.values()}):
             members = [child for child in self.children.values() if child.spec.stop_rank == rank and child.alive]
             for child in members:
@@ -253,6 +315,27 @@ class Supervisor:
                 grace = child.spec.stop_seconds if at_most is None else min(at_most, child.spec.stop_seconds)
                 self._await_end(child, time.monotonic() + grace, asked)
         self._pump()
+
+    def drain(self) -> bool:
+        """Pass each signal on and wait for the children, however long they take. Returns whether all ended well.
+
+        The first asks them to drain, the second (SIGINT, see `--supervised`) to stop at once, the third kills.
+        """
+        passed, asked = 0, [child for child in self.children.values() if child.alive]
+        while alive := [child for child in asked if child.alive]:
+            if self.signals.count > passed:
+                for child in alive:
+                    child.process.send_signal(DRAIN_SIGNALS[min(passed, len(DRAIN_SIGNALS) - 1)])
+                    child.process.send_signal(signal.SIGCONT)
+                passed += 1
+            else:
+                self.signals.wait(PASS_SECONDS)
+            for child in asked:
+                self._note_end(child)
+        for child in asked:
+            self._note_end(child)
+        # One that was starting had no handler yet, and nothing to drain.
+        return all(-child.process.returncode in {0, signal.SIGTERM, signal.SIGINT} for child in asked)
 
     def _await_end(self, child: Child, deadline: float, asked: int) -> None:
         next_word = time.monotonic() + FIRST_WORD_SECONDS
@@ -271,6 +354,7 @@ class Supervisor:
             self._say(f"{child.spec.name} did not end in time and was killed.")
 
     def _pump(self) -> None:
-        for child in self.children.values():
+        sent = (errand.child for errand in self._errands.values() if errand.child is not None)
+        for child in (*self.children.values(), *sent):
             child.log.rotate()
             child.log.pump(write_to_stderr)

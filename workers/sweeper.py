@@ -1,14 +1,16 @@
 """The sweeper: one holder at a time repairs what crashes and losses left behind (protocol 10).
 
-Runs in a thread of every worker. All duties are conditional, bounded a pass, and safe to run twice, so a holder that
-loses its lease in the middle does no harm. Without Redis every worker runs the duties that need none.
+Runs in a thread of every worker, and as `manage.py sweep`. All duties are conditional, bounded a pass, and safe to run
+twice, so a holder that loses its lease in the middle does no harm. Without Redis every worker runs the duties that
+need none.
 """
 
+import contextlib
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -23,39 +25,81 @@ from quotas.errors import Busy
 from runs import archive, keys, ready, scripts
 from runs.agents import list_agents
 from runs.models import Run
+from runs.services import schedule
 from runs.states import TERMINAL, RunState
-from workers import metrics, stream
-from workers.config import WorkerConfig
+from workers import holder, metrics, stream
+from workers.config import SweeperConfig
+from workers.departed import Departed
+from workers.duties import Duties
+from workers.holder import Held
+from workers.retention import Retention
 from workers.takeover import Takeover
+from workers.waiting_sets import WaitingSets
 
 log = structlog.get_logger(__name__)
 PRUNE = scripts.load(Path(__file__).parent / "lua" / "prune.lua")
-HOLD_MS = 6000
+LEAST_PAUSE_SECONDS = 0.2
 PAGE = 500
 CLOSE_PAGE = 16  # logs of up to 8 MiB each are in memory at once
 CLOSE_AFTER_SECONDS = 5.0
 YOUNG_SECONDS = 60.0
-KEEP = "if redis.call('GET',KEYS[1])==ARGV[1] then return redis.call('PEXPIRE',KEYS[1],ARGV[2]) end return 0"
+# In the order of a pass: what lets runs begin first, then what ends them, then what tidies up.
+ON_ROWS = ("promote", "sessions", "queue_wait", "limits", "holds", "takeover")
+TIDYING = ("dead_letters", "close", "dead_entries", "consumers", "workers", "retention")
+DUTIES = ("redis_loss", "relay", "parked", *ON_ROWS, *TIDYING)
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What one pass did: the duties that were run, and those that failed with what they said.
+
+    `held` is None where Redis did not answer; where somebody else holds the lease nothing was done.
+    """
+
+    held: Held | None
+    done: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
 
 
 class Sweeper(threading.Thread):
-    """Passes every `sweep` seconds until stopped; `run_once` is one pass, for tests and for impatient callers."""
+    """Passes every `sweep` seconds until stopped; `run_once` is one pass, for tests and for impatient callers.
 
-    def __init__(self, config: WorkerConfig, client: "redis.Redis") -> None:
+    `only` names the duties to run; all of DUTIES by default.
+    """
+
+    def __init__(self, config: SweeperConfig, client: "redis.Redis", only: Collection[str] = DUTIES) -> None:
         super().__init__(name="sweeper", daemon=True)
+        self._only = frozenset(only)
+        self._sweeps = False  # whether the last pass did anything
+        self.passes = 0  # in which it was the holder, or there was no Redis
         self._client = client
         self._me = config.consumer
         self._seconds = config.sweep
         self._queues = tuple(dict.fromkeys([*config.queues, *(spec.queue for spec in list_agents())]))
         self._takeover = Takeover(client, lease=config.lease, actor=config.consumer)
+        self._duties = Duties(client, actor=config.consumer, lease=config.lease)
         self._relay_after: UUID | None = None
         self._close_after: UUID | None = None
         self._prune_at: dict[str, tuple[str, str]] = {}
         self._index_at: dict[str, int] = {}
         self._stop_event = threading.Event()
+        departed = Departed(client, queues=self._queues, lease=config.lease)
+        self._all: dict[str, Callable[[], Any]] = {
+            "redis_loss": self._after_loss,
+            "relay": self._relay,
+            "parked": WaitingSets(client, queues=self._queues, lease=config.lease).run_once,
+            **{name: getattr(self._duties, name) for name in ON_ROWS if name != "takeover"},
+            "takeover": self._takeover.run_once,
+            "dead_letters": self._duties.dead_letters,
+            "close": self._close,
+            "dead_entries": self._dead_entries,
+            "consumers": departed.consumers,
+            "workers": departed.rows,
+            "retention": Retention().run_once,
+        }
 
     def run(self) -> None:
-        while not self._stop_event.wait(self._seconds * random.uniform(0.8, 1.2)):  # noqa: S311  jitter
+        while not self._stop_event.wait(self._pause()):
             started = time.monotonic()
             close_old_connections()
             try:
@@ -64,46 +108,68 @@ class Sweeper(threading.Thread):
                 log.exception("sweep.failed", worker=self._me)
             metrics.sweep_seconds.observe(time.monotonic() - started)
         connection.close()
+        with contextlib.suppress(RedisError):
+            self.let_go()
+
+    def _pause(self) -> float:
+        """Return the seconds to the next pass: fewer where a scheduled run is due before."""
+        most = self._seconds * random.uniform(0.8, 1.2)  # noqa: S311  jitter
+        if not self._sweeps:
+            return most
+        try:
+            due = schedule.seconds_to_next()
+        except DatabaseError:
+            return most
+        # What is overdue though a pass has just been made is held by somebody, or comes with the next page.
+        return most if due is None or due <= 0 else min(most, max(LEAST_PAUSE_SECONDS, due))
 
     def stop(self) -> None:
         self._stop_event.set()
 
-    def run_once(self) -> None:
-        """Run every duty once, if this process is the holder; each duty's failure is its own."""
+    def let_go(self) -> None:
+        """Give the holder's lease back, if it is ours. Raises RedisError."""
+        holder.let_go(self._client, self._me)
+
+    def hold(self) -> Held | None:
+        """Take or renew the holder's lease. None where Redis does not answer."""
         try:
-            if not self._hold():
-                return
+            return holder.hold(self._client, self._me)
         except RedisError as error:
             metrics.redis_errors.inc()
             log.warning("sweep.without_redis", error=str(error))
-            self._duty("takeover", self._takeover.run_once)
-            return
-        # The order: what lets runs start, what ends them, what tidies up. Promotion, waking, limits in time and the
-        # expiry of holds have their places before `takeover`.
-        self._duty("redis_loss", self._after_loss)
-        self._duty("relay", self._relay)
-        self._duty("takeover", self._takeover.run_once)
-        self._duty("close", self._close)
-        self._duty("dead_entries", self._dead_entries)
+            return None
 
-    def _hold(self) -> bool:
-        """Take or renew the holder's lease; one that died is replaced when its six seconds are over."""
-        key = keys.sweeper()
-        if self._client.set(key, self._me, nx=True, px=HOLD_MS):
-            return True
-        return bool(self._client.eval(KEEP, 1, key, self._me, HOLD_MS))
+    def run_once(self) -> Pass:
+        """Run every duty once, if this process is the holder; each duty's failure is its own."""
+        done = Pass(self.hold())
+        names: tuple[str, ...] = ON_ROWS  # all that can be done without Redis
+        if done.held is not None:
+            names = DUTIES if done.held.mine else ()
+        self._takeover.is_quiet = self._duties.is_quiet = done.held is None
+        self._sweeps = bool(names)
+        self.passes += bool(names)
+        for name in names:
+            if name in self._only:
+                self._duty(name, self._all[name], done)
+        return done
 
-    def _duty(self, name: str, run: Callable[[], Any]) -> None:
+    def _duty(self, name: str, run: Callable[[], Any], told: Pass) -> None:
         try:
             run()
         except (DatabaseError, Busy) as error:
+            self._takeover.forget()  # an outage takes nothing over, whichever duty met it (protocol 8.2)
             metrics.database_errors.inc()
             log.warning("sweep.duty_failed", duty=name, error=str(error))
+            told.failed[name] = str(error)
         except RedisError as error:
             metrics.redis_errors.inc()
             log.warning("sweep.duty_failed", duty=name, error=str(error))
-        except Exception:  # a bug in one duty must not keep the others from theirs
+            told.failed[name] = str(error)
+        except Exception as error:  # a bug in one duty must not keep the others from theirs
             log.exception("sweep.duty_broke", duty=name)
+            told.failed[name] = f"{type(error).__name__}: {error}"
+        else:
+            told.done.append(name)
 
     # -- Redis loss ------------------------------------------------------------------------------------------------
     def _after_loss(self) -> None:
@@ -165,8 +231,16 @@ class Sweeper(threading.Thread):
         except Exception as error:  # noqa: BLE001  one log that cannot be stored must not keep the others open
             log.warning("sweep.close_split", logs=len(rows), error=str(error)[:300])
             for run_id, fence, _ in rows:
-                self._duty(f"close {run_id}", partial(archive.close_logs, self._client, [(run_id, fence)]))
+                self._close_alone(run_id, fence)
         self._ack_named((queue, run_id) for run_id, _, queue in rows)
+
+    def _close_alone(self, run_id: UUID, fence: int) -> None:
+        try:
+            archive.close_logs(self._client, [(run_id, fence)])
+        except (RedisError, Busy):
+            raise
+        except Exception as error:  # noqa: BLE001
+            log.warning("sweep.log_left_open", run_id=str(run_id), error=str(error)[:300])
 
     # -- dead entries ----------------------------------------------------------------------------------------------
     def _dead_entries(self) -> None:

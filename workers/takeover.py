@@ -13,19 +13,19 @@ import redis
 import structlog
 from django.db import DatabaseError
 from django.db.models.functions import Now
-from redis.exceptions import RedisError
 
-from quotas.database import database_time, in_transaction, later
+from quotas.database import database_time, in_transaction, is_connection_lost, later
 from quotas.errors import Busy
-from runs import lifecycle, scripts
-from runs.models import Run, Transition
+from runs.models import Run
 from runs.services import take_over
 from runs.services.leaving import Lost
 from runs.states import RunState
-from workers import metrics, stream
+from workers import metrics
+from workers.aftermath import announce_left, buried
 
 log = structlog.get_logger(__name__)
 CLOCK_STEP_SECONDS = 2.0
+LOOKS_APART_SECONDS = 10.0  # at least: of short leases a pass may take several
 PASS_MAX = 200
 Seen = tuple[UUID, int, dt.datetime]
 
@@ -39,6 +39,8 @@ class Takeover:
         self._actor = actor
         self._remembered: dict[Seen, float] = {}
         self._clocks: tuple[dt.datetime, float] | None = None
+        self._looked_at = time.monotonic()
+        self.is_quiet = False  # while Redis is away: see workers.duties
 
     def run_once(self) -> int:
         """Look at lapsing leases; give the runs of those that lapsed for certain their next state. Returns how many."""
@@ -48,6 +50,9 @@ class Takeover:
             self._remembered.clear()
             raise
         now = time.monotonic()
+        if now - self._looked_at > max(2 * self._lease, LOOKS_APART_SECONDS):
+            self._remembered.clear()  # somebody else swept meanwhile: an outage that there was, we did not see
+        self._looked_at = now
         seen = {(row.pk, row.fence, row.lease_expires_at): row for row in rows if row.lease_expires_at}
         self._remembered = {key: self._remembered.get(key, now) for key in seen}
         ripe = [
@@ -58,15 +63,20 @@ class Takeover:
         return sum(self._try(lost, seen[lost.run_id, lost.fence, lost.lease_expires_at]) for lost in ripe)
 
     def _try(self, lost: Lost, row: Run) -> int:
-        """Take over one run; a locked account or row of one holds up no other."""
+        """Take over one run; one that is locked, or odd, holds up no other."""
         try:
             return self._take(lost, row)
-        except Busy as error:
-            log.warning("takeover.busy", run_id=str(lost.run_id), error=str(error))
+        except Exception as error:
+            if is_connection_lost(error):
+                self._remembered.clear()
+                raise
+            expected = isinstance(error, Busy)
+            log.warning("takeover.left", run_id=str(lost.run_id), error=repr(error), exc_info=not expected)
             return 0
-        except DatabaseError:
-            self._remembered.clear()
-            raise
+
+    def forget(self) -> None:
+        """Empty the memory: a failed database call elsewhere says as much as one of ours."""
+        self._remembered.clear()
 
     def _lapsing(self) -> list[Run]:
         """Return running rows that no healthy owner would let come so near their end, and check the clocks."""
@@ -89,17 +99,11 @@ class Takeover:
         return rows
 
     def _take(self, lost: Lost, row: Run) -> int:
-        moved = in_transaction(lambda: take_over(lost, actor=self._actor))
-        if moved is None:
+        left = in_transaction(lambda: buried(take_over(lost, actor=self._actor)))
+        if left is None:
             return 0
         metrics.takeovers.inc()
-        log.warning("run.taken_over", run_id=str(lost.run_id), worker=row.worker, event_name=moved.kind)
-        try:
-            self._announce(moved, row)
-        except RedisError as error:
-            log.warning("announce.postponed", run_id=str(lost.run_id), error=str(error))
+        log.warning("run.taken_over", run_id=str(lost.run_id), worker=row.worker, event_name=left.moved.row.kind)
+        if not self.is_quiet:
+            announce_left(self._client, left)
         return 1
-
-    def _announce(self, moved: Transition, row: Run) -> None:
-        lifecycle.announce(self._client, [moved])
-        scripts.execute(self._client, lambda pipe: stream.ack_named(pipe, row.queue, row.pk))

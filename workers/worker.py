@@ -33,6 +33,7 @@ from workers.heartbeat import Heartbeat
 from workers.leases import LeaseKeeper, Listeners
 from workers.owned import OwnedRun, OwnedRuns
 from workers.pings import Pings
+from workers.repair import repair_predecessors
 from workers.shutdown import Shutdown
 from workers.slots import Places
 from workers.stream import Consumer, Entry
@@ -66,7 +67,7 @@ class Worker:
         beating = broker.impatient_client(config.lease / 12)
         self.heartbeat = Heartbeat(config, beating)
         self.pings = Pings()
-        self.last_read = time.monotonic()
+        self.last_read = self.last_tick = time.monotonic()
         self._blocking = broker.blocking_client(config.wake_wait)
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="wait")  # a blocked read must not hold up a unit
         self._consumer = Consumer(
@@ -81,13 +82,15 @@ class Worker:
         )
         self._attempts: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.keeper = LeaseKeeper(config, self.owned, beating, Listeners(self._cancel, self._lost), self.heartbeat)
+        self.keeper = LeaseKeeper(
+            config, self.owned, beating, Listeners(self._stop, self._asked_to_drain, self._lost), self.heartbeat
+        )
 
     async def run(self, *, port: int = 0) -> None:
         """Work until a signal, then drain: finish what runs for up to the grace, interrupt the rest, sign off."""
         self._loop = asyncio.get_running_loop()
         await self.units.run(self._register, port)
-        sweeper, control = Sweeper(self.config, self.client), ControlListener(self._cancel_by_id)
+        sweeper, control = Sweeper(self.config, self.client), ControlListener(self._cancel_by_id, self._drain_by_name)
         for thread in (self.keeper, sweeper, control):
             thread.start()
         parts: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
@@ -98,6 +101,8 @@ class Worker:
             "pings": self.pings.run,
         }
         helpers = [asyncio.create_task(_for_ever(name, part), name=name) for name, part in parts.items()]
+        repair = repair_predecessors(self.client, self.units, actor=self.config.consumer)
+        helpers.append(asyncio.create_task(repair, name="repair"))
         try:
             await self._fetch()
             await self._drain()
@@ -112,6 +117,21 @@ class Worker:
         self.heartbeat.register(port=port)
         metrics.places.set(self.config.concurrency)
         log.info("worker.started", worker=self.config.consumer, queues=self.config.queues, port=port)
+        longest = self.config.longest_time_limit
+        if self.config.drain_grace < longest:
+            log.warning(
+                "worker.drain_grace_too_short",
+                drain_grace=self.config.drain_grace,
+                longest_time_limit=longest,
+                hint="A stop may cut runs off: raise AGENTOPS_DRAIN_GRACE_SECONDS, or lower the agents' time limits.",
+            )
+        policy = broker.eviction_policy()
+        if policy not in {"", "noeviction"}:
+            log.warning(
+                "redis.may_evict",
+                policy=policy,
+                hint="Set `maxmemory-policy noeviction`: any other may delete streams. Runs come back, events do not.",
+            )
 
     # -- fetch -----------------------------------------------------------------------------------------------------
     async def _fetch(self) -> None:
@@ -185,7 +205,8 @@ class Worker:
             except (Error, RedisError, Refusal) as error:
                 metrics.count_error(error)
                 log.warning("handle.retried", entries=len(entries), error=str(error)[:200])
-            if self.shutdown.draining.is_set():
+            # A claim whose answer was lost may have won runs: they are looked for even while we drain.
+            if self.shutdown.at_once.is_set() or (self.shutdown.draining.is_set() and not batch.unsure):
                 return list(entries), []
             await self._first_of(asyncio.sleep(wait * random.uniform(0.5, 1)))  # noqa: S311  spreading
             wait = min(BACKOFF_MAX_SECONDS, wait * 2)
@@ -224,13 +245,19 @@ class Worker:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(owned.execution.stop, reason)
 
-    def _cancel(self, owned: OwnedRun) -> None:
-        self._stop(owned, Stop.CANCEL)
-
     def _cancel_by_id(self, run_id: UUID) -> None:
         owned = self.owned.find(run_id)
         if owned is not None:
-            self._cancel(owned)
+            self._stop(owned, Stop.CANCEL)
+
+    def _asked_to_drain(self) -> None:
+        """Drain as after a first signal. Asking again changes nothing."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.shutdown.draining.set)
+
+    def _drain_by_name(self, worker: str) -> None:
+        if worker == self.config.consumer:
+            self._asked_to_drain()
 
     def _lost(self, owned: OwnedRun) -> None:
         if not owned.fenced:
@@ -241,15 +268,18 @@ class Worker:
         self._stop(owned, Stop.LOST)
 
     async def _watch(self) -> None:
-        """Stop runs whose lease could not be renewed in time (7.4), and see how late the loop is."""
+        """Stop runs that lost their lease (7.4) or show no progress, and see how late the loop is."""
         while True:
             due = time.monotonic() + WATCH_SECONDS
             await asyncio.sleep(WATCH_SECONDS)
-            metrics.loop_lag.set(max(0.0, time.monotonic() - due))
+            self.last_tick = time.monotonic()
+            metrics.loop_lag.set(max(0.0, self.last_tick - due))
             metrics.last_read_age.set(time.monotonic() - self.last_good_read)
             metrics.last_beat_age.set(time.monotonic() - self.keeper.last_beat)
             for owned in self.owned.overdue(self.config.lost_after):
                 self._lost(owned)
+            for owned in self.owned.silent():
+                owned.execution.stop(Stop.NO_PROGRESS)
 
     @property
     def last_good_read(self) -> float:

@@ -51,7 +51,7 @@ def measure(account: Account, runs: int) -> dict[str, Counted]:
         started = station("claim", lambda: deliveries.handle(entries)).started
         endings = [_ending(one) for one in started]
         finished = station("finalise", lambda: end_set(client, endings))
-        ended = [(row.run_id, row.fence) for row in finished.moved]
+        ended = [(one.run.pk, one.run.fence) for one in finished.moved]
         station("close", lambda: archive.close_logs(client, ended))
     finally:
         client.delete(*keys.ready_streams(queue), keys.index(queue), keys.wake(queue), keys.epoch(queue))

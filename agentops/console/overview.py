@@ -108,6 +108,6 @@ def recent_runs(limit: int = 12) -> QuerySet[Run]:
     """Return the newest runs with what a list shows, no large text."""
     return (
         Run.objects.select_related("account")
-        .only("id", "agent", "account__name", "state", "cost", "queued_at", "started_at", "finished_at")
+        .only("id", "agent", "account__name", "state", "cost", "submitted_at")
         .order_by("-id")[:limit]
     )

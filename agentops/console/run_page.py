@@ -18,6 +18,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_POST
 from redis.exceptions import RedisError
 
+from agentops.console.run_times import limit_rows, note_of, waits_for
 from quotas.access import Caller
 from quotas.admin_base import actor_of
 from quotas.display import NOTHING, TONES, between, credits_of, moment, pretty, pretty_text, short, span, usage_rows
@@ -25,6 +26,7 @@ from quotas.models import AuditEntry, Hold
 from runs import tickets
 from runs.downloads import send_file
 from runs.models import Artifact, Run
+from runs.outcomes import Cause
 from runs.states import TERMINAL, RunState
 from workers.models import DeadLetter
 
@@ -38,9 +40,19 @@ TABLES = (
         ("No.", "Fence", "Worker", "Outcome", "Ran", "Cost", "Error", "Message"),
     ),
     ("usage", "Usage", ("Model", "Kind", "Tokens")),
+    ("limits", "Limits", ("Of what", "Limit")),
     ("transitions", "Changes of state", ("Fence", "Event", "At", "By")),
     ("audit", "Audit", ("At", "Who", "Act", "Reason")),
 )
+CAUSES: dict[str, str] = {
+    Cause.EXHAUSTED: "Its last attempt failed as well.",
+    Cause.FATAL: "Another attempt would not mend it.",
+    Cause.CRASH_LOOP: "It lost its worker, and no attempt was left.",
+    Cause.POISON: "It was delivered again and again and never begun.",
+    Cause.UNKNOWN_AGENT: "No worker knows its agent.",
+    Cause.QUEUE_TIMEOUT: "Nobody began it in time.",
+    Cause.QUOTA: "The account had no room for it any more.",
+}
 SEE = "runs.view_run"
 SEE_PAYLOAD = "runs.view_payload"
 CANCEL = "runs.cancel_run"
@@ -132,22 +144,28 @@ def facts_of(run: Run, user: Any) -> Facts:
     payload = user.has_perm(SEE_PAYLOAD)
     return {
         "state": run.state,
+        "when": waits_for(run, now),
         "terminal": run.state in TERMINAL,
         "payload": payload,
         "head": _head(run, now),
         "money": _money(run) if user.has_perm("quotas.view_hold") else [],
         "attempts": _attempts(run, now, payload=payload),
         "usage": usage_rows(run.usage),
+        "limits": limit_rows(run),
         "transitions": _transitions(run),
         "audit": _audit(run) if user.has_perm("quotas.view_auditentry") else [],
         "artifacts": _artifacts(run) if payload else [],
         "links": _links(run, user),
         "result": pretty_text(run.result_json) if payload else "",
+        "result_name": "Last answer, not accepted" if run.state == RunState.FAILED else "Result",
         "error": _error_text(run.error) if payload else "",
         "error_class": run.error_class,
-        "cancel_asked": run.cancel_requested_at is not None and run.state == RunState.RUNNING,
+        "note": note_of(run),
         "may_cancel": run.state not in TERMINAL and user.has_perm(CANCEL),
-        "may_requeue": run.state in TERMINAL and run.retried_by is None and user.has_perm(REQUEUE),
+        "may_requeue": run.state in TERMINAL
+        and run.retried_by is None
+        and not run.payload_pruned
+        and user.has_perm(REQUEUE),
     }
 
 
@@ -155,14 +173,14 @@ def _head(run: Run, now: dt.datetime) -> list[list[str]]:
     running = run.state == RunState.RUNNING
     lease = (run.lease_expires_at - now).total_seconds() if running and run.lease_expires_at else None
     lease_text = NOTHING if lease is None else span(lease) if lease > 0 else "lapsed"
-    begun = run.started_at or run.finished_at or now
+    begun = run.started_at or run.finished_at
     return [
-        ["Attempt", str(run.attempt)],
+        ["Attempt", f"{run.attempt} of {run.max_attempts}"],
         ["Fence", str(run.fence)],
-        ["Worker", run.worker or NOTHING],
+        ["Worker" if running or not run.worker else "Last worker", run.worker or NOTHING],
         ["Lease left", lease_text],
-        ["Waited", between(run.queued_at, begun)],
-        ["Ran", between(run.started_at, run.finished_at or now)],
+        ["First start after", between(run.submitted_at, begun or now) + ("" if begun else " so far")],
+        ["Since its first start", between(run.started_at, run.finished_at or now)],
     ]
 
 
@@ -209,6 +227,7 @@ def _artifacts(run: Run) -> list[list[str]]:
 def _links(run: Run, user: Any) -> list[list[str]]:
     """Return the linked rows as [what, text, address]."""
     links = [
+        ["Waits for the session's run", _session_holder(run)],
         ["Requeued from", str(run.retry_of_id or "")],
         ["Requeued as", str(run.retried_by or "")],
     ]
@@ -219,6 +238,14 @@ def _links(run: Run, user: Any) -> list[list[str]]:
             address = reverse("admin:workers_deadletter_change", args=[letter.pk])
             found.append(["Dead letter", f"{letter.pk}: {letter.reason}", address])
     return found
+
+
+def _session_holder(run: Run) -> str:
+    """Return the id of the run whose end a blocked run waits for, or nothing."""
+    if run.blocked_by_session is None:
+        return ""
+    rows = Run.objects.filter(account=run.account_id, session_slot=run.blocked_by_session)
+    return str(rows.values_list("pk", flat=True).first() or "")
 
 
 def _config(run: Run, user: Any) -> Facts:
@@ -253,10 +280,11 @@ def _error_line(error: Any) -> str:
 
 
 def _error_text(error: Any) -> str:
-    """Return an error for people: type and message, then the traceback. Odd shapes are shown as they are."""
+    """Return an error for people: type and message, cause, then the traceback. Odd shapes are shown as they are."""
     if error is None:
         return ""
     if not isinstance(error, dict) or "message" not in error:
         return pretty(error)
     head = ": ".join(filter(None, (str(error.get("type") or ""), str(error["message"]))))
-    return "\n\n".join(filter(None, (head, str(error.get("traceback") or ""))))
+    cause = CAUSES.get(str(error.get("cause") or ""), "")
+    return "\n\n".join(filter(None, (head, cause, str(error.get("traceback") or ""))))

@@ -15,8 +15,10 @@ from quotas.admin_base import actor_of, request_id_of
 from quotas.errors import Refusal
 from quotas.json_rules import digest
 from quotas.models import Account, Priority
-from runs.agents import AgentNotRegistered, AgentSpec, get_agent, list_agents
+from runs.agents import ATTEMPTS_MAX, LIMIT_MAX_SECONDS, AgentNotRegistered, AgentSpec, get_agent, list_agents
+from runs.models import OnLost
 from runs.services import check_input, store_upload, submit_run
+from runs.services.overrides import DELAY_MAX
 from runs.uploads import checked_type, clean_name
 
 PERMISSION = "runs.submit_run"
@@ -27,6 +29,58 @@ FIELD_OF_CODE = {
     "priority_too_high": "priority",
     "session_busy": "session",
 }
+
+RUN_FIELDS = ("account", "priority", "session", "metadata")
+ON_BUSY = (
+    ("reject", "refuse this run"),
+    ("enqueue", "run it after the others"),
+    ("replace", "cancel them and run this one"),
+)
+ON_LOST = {OnLost.INTERRUPT: "end it as interrupted", OnLost.RERUN: "start it again"}
+
+
+def _seconds(label: str, *, most: float, help_text: str) -> forms.FloatField:
+    """Return a field for a duration above 0; left empty, nothing is said about it."""
+    widget = forms.NumberInput(attrs={"step": "any"})
+    return forms.FloatField(
+        label=label, required=False, min_value=0.001, max_value=most, widget=widget, help_text=help_text
+    )
+
+
+def options_for(spec: AgentSpec) -> dict[str, forms.Field]:
+    """Return what a submit may say about the life of its run, by submit_run's own names."""
+    far = DELAY_MAX.total_seconds()
+    fields: dict[str, forms.Field] = {
+        "on_busy": forms.ChoiceField(choices=ON_BUSY, label="When the session has a run", required=False),
+        "delay": _seconds("Delay", most=far, help_text="Seconds before it may begin."),
+        "start_at": forms.DateTimeField(
+            label="Start at",
+            required=False,
+            widget=forms.DateTimeInput(attrs={"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S"),
+            help_text="In UTC, in place of a delay.",
+        ),
+        "deadline_seconds": _seconds("Deadline", most=far, help_text="Seconds from now after which it is over."),
+    }
+    may: dict[str, forms.Field] = {
+        "time_limit": _seconds(
+            "Time limit",
+            most=LIMIT_MAX_SECONDS,
+            help_text=f"Seconds for one attempt; else {spec.time_limit_seconds:g}.",
+        ),
+        "max_attempts": forms.IntegerField(
+            label="Attempts",
+            required=False,
+            min_value=1,
+            max_value=ATTEMPTS_MAX,
+            help_text=f"How often it is tried; else {spec.attempts_by(spec.policy)}.",
+        ),
+        "on_lost": forms.ChoiceField(
+            label="When its worker is lost",
+            required=False,
+            choices=[("", f"{ON_LOST[OnLost(spec.policy)]} (the agent's way)"), *ON_LOST.items()],
+        ),
+    }
+    return fields | {name: field for name, field in may.items() if name in spec.allow}
 
 
 class SubmitForm(forms.Form):
@@ -46,6 +100,9 @@ class SubmitForm(forms.Form):
         self.fields["metadata"] = schema_form.JsonField(
             required=False, label="Metadata (JSON)", help_text="An object of your own, kept with the run."
         )
+        options = options_for(spec)
+        self.option_names = list(options)
+        self.fields.update(options)
         # Pressed twice, the same form makes one run; changed and sent again, another one.
         self.fields["form_id"] = forms.UUIDField(widget=forms.HiddenInput, initial=uuid.uuid4)
 
@@ -59,7 +116,22 @@ class SubmitForm(forms.Form):
 
     @property
     def run_fields(self) -> list[forms.BoundField]:
-        return [self[name] for name in ("account", "priority", "session", "metadata")]
+        return [self[name] for name in RUN_FIELDS]
+
+    @property
+    def option_fields(self) -> list[forms.BoundField]:
+        return [self[name] for name in self.option_names]
+
+    @property
+    def has_options(self) -> bool:
+        """Whether anything was said in the options: then they are shown."""
+        return any(self[name].errors or self[name].value() not in (None, "", "reject") for name in self.option_names)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What was said in the options, as submit_run takes it."""
+        said = {name: self.cleaned_data.get(name) for name in self.option_names}
+        return {name: value for name, value in said.items() if value not in (None, "")}
 
     def clean_metadata(self) -> dict[str, Any] | None:
         metadata = self.cleaned_data["metadata"]
@@ -72,7 +144,7 @@ class SubmitForm(forms.Form):
         for error in refusal.facts.get("errors") or []:
             self.add_error(schema_form.field_of(self.spec, error.get("path", "")), _said(error))
         if not self.errors:
-            field = FIELD_OF_CODE.get(refusal.code)
+            field = FIELD_OF_CODE.get(refusal.code) or refusal.facts.get("field")
             self.add_error(field if field in self.fields else None, refusal.message)
 
 
@@ -144,6 +216,7 @@ def _submit(request: HttpRequest, form: SubmitForm) -> uuid.UUID | None:
             priority=cleaned["priority"],
             session=cleaned["session"],
             metadata=cleaned["metadata"] or {},
+            **form.options,
             idempotency_key=key,
             idempotency_digest=digest(key),
             request_id=request_id_of(request),
@@ -158,7 +231,7 @@ def _form_key(form: SubmitForm, run_input: Any) -> str:
     """Return a key of this form with this content: what is pressed twice is one run."""
     names = [schema_form.PREFIX + name for name in schema_form.file_names(form.spec)]
     files = [[upload.name, upload.size] for upload in map(form.cleaned_data.get, names) if upload]
-    rest = {name: str(form.cleaned_data[name]) for name in ("account", "priority", "session", "metadata")}
+    rest = {name: str(form.cleaned_data.get(name)) for name in (*RUN_FIELDS, *form.option_names)}
     return f"console:{form.cleaned_data['form_id']}:{digest([run_input, files, rest])[:32]}"
 
 

@@ -32,10 +32,17 @@ class AccountForm(forms.ModelForm):  # type: ignore[type-arg]
     )
 
     max_in_flight = forms.IntegerField(label="Runs in flight at most", min_value=0, max_value=1_000_000)
+    max_running = forms.IntegerField(
+        label="Runs at work at most",
+        min_value=0,
+        max_value=1_000_000,
+        required=False,
+        help_text="At once, in each queue; the others wait. Empty: no limit.",
+    )
 
     class Meta:
         model = Account
-        fields = ["name", "period", "timezone", "max_in_flight", "max_priority"]
+        fields = ["name", "period", "timezone", "max_in_flight", "max_running", "max_priority"]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -80,7 +87,7 @@ class AccountAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     readonly_fields = [*SHOWN, "created_at"]
     fieldsets = [
         (None, {"fields": ["name", "limit_credits", "period", "timezone"]}),
-        ("Limits on runs", {"fields": ["max_in_flight", "max_priority"]}),
+        ("Limits on runs", {"fields": ["max_in_flight", "max_running", "max_priority"]}),
         ("Now", {"fields": [*SHOWN, "created_at"]}),
     ]
 

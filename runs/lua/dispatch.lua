@@ -1,7 +1,8 @@
--- Put a queued run into its ready stream, unless a deliverable entry of this fence is there (protocol 4.6).
+-- Put a queued run into its ready stream, unless a deliverable entry of this fence is there, or it is parked at this
+-- fence (protocol 4.6). With the library parking.lua.
 -- KEYS    1 index  2 wake  3 target ready stream
 -- ARGV    1 run id  2 fence  3 group  4 message version  5 traceparent
--- Returns {1, entry id} when it was added, {0, entry id} when it was there
+-- Returns {1, entry id} when it was added, {0, entry id or 'parked'} when it was there
 local function parts(id)
   local a, b = string.match(id, '^(%d+)%-(%d+)$')
   return tonumber(a), tonumber(b)
@@ -23,13 +24,15 @@ local function deliverable(stream, id)
   local pending = redis.pcall('XPENDING', stream, ARGV[3], id, id, 1)
   return not pending.err and #pending > 0
 end
-local named = redis.call('HGET', KEYS[1], ARGV[1])
-if named then
-  local fence, stream, id = string.match(named, '^(%d+)|(.*)|(%d+%-%d+)$')
+local base, named = base_of(KEYS[1]), redis.call('HGET', KEYS[1], ARGV[1])
+local parked_fence, limit = parked_of(named)
+if limit then
+  -- Parked is present, while the waiting set says so too.
+  local waits = redis.call('ZSCORE', base .. 'parked:' .. limit, ARGV[1])
+  if waits and tonumber(parked_fence) >= tonumber(ARGV[2]) then return {0, 'parked'} end
+  leave_limits(base, ARGV[1])
+else
+  local fence, stream, id = entry_of(named)
   if fence and tonumber(fence) >= tonumber(ARGV[2]) and deliverable(stream, id) then return {0, id} end
 end
-local id = redis.call('XADD', KEYS[3], '*', 'run_id', ARGV[1], 'fence', ARGV[2], 'v', ARGV[4], 'traceparent', ARGV[5])
-redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. '|' .. KEYS[3] .. '|' .. id)
-redis.call('LPUSH', KEYS[2], '1')
-redis.call('LTRIM', KEYS[2], 0, 63)
-return {1, id}
+return {1, add_entry(base, KEYS[3], ARGV[1], ARGV[2], ARGV[4], ARGV[5])}

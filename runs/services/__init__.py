@@ -4,7 +4,7 @@ from runs.services.attempts import finish_attempts
 from runs.services.cancel import CancelVerdict, cancel_run
 from runs.services.claims import start_attempts
 from runs.services.files import open_artifact, read_upload, store_artifact, store_upload
-from runs.services.leaving import hand_back, take_over
+from runs.services.leaving import end_overdue, hand_back, take_over, take_over_dead
 from runs.services.requeue import requeue_run
 from runs.services.submit import Submitted, check_input, submit_run
 
@@ -13,6 +13,7 @@ __all__ = [
     "Submitted",
     "cancel_run",
     "check_input",
+    "end_overdue",
     "finish_attempts",
     "hand_back",
     "open_artifact",
@@ -23,4 +24,5 @@ __all__ = [
     "store_upload",
     "submit_run",
     "take_over",
+    "take_over_dead",
 ]

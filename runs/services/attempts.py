@@ -4,8 +4,9 @@ A set operation: runs of one account that end together share a transaction and i
 the transaction, so that dead letters are written in the same commit.
 """
 
+import datetime as dt
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
@@ -15,13 +16,31 @@ from django.db.models.functions import Now
 from quotas import services as money
 from quotas.database import database_time
 from quotas.services import Bill
+from runs import limits
 from runs.events import event_id
 from runs.models import Attempt, Run, Transition
-from runs.outcomes import Cancelled, Failed, Interrupted, Outcome, Succeeded
-from runs.states import CONFIRM_CANCEL, FAIL, INTERRUPT, SUCCEED, TERMINAL_EVENTS, Edge, RunState
-from runs.transitions import Move, lock_runs, one_value, transition
+from runs.outcomes import Cancelled, Cause, ErrorClass, Failed, HandedBack, Interrupted, Outcome, Succeeded
+from runs.services import sessions
+from runs.services.holding import let_lapse
+from runs.services.moves import Moved, caused, retry_data, short
+from runs.states import (
+    CONFIRM_CANCEL,
+    EDGES,
+    FAIL,
+    HAND_BACK,
+    INTERRUPT,
+    RETRY_LATER,
+    RETRY_NOW,
+    SUCCEED,
+    TERMINAL,
+    Edge,
+    RunState,
+)
+from runs.transitions import BULKY, Move, lock_runs, one_value, transition
 
-ERROR_TEXT_MAX = 2000
+LEAVING = [edge.event for edge in EDGES if edge.by_owner]
+# An attempt that a drain ended has worked, and may have cost: one that was `handed_back` never began.
+ATTEMPT_WORDS = {RETRY_NOW: "failed", RETRY_LATER: "failed", HAND_BACK: "drained"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,36 +55,48 @@ class Finish:
     usage: dict[str, Any]
     cost: int
     last_seq: int
+    session: str = ""
     progress: dict[str, Any] = field(default_factory=dict)
     price_book: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What a finalise did: the transitions of runs that moved, runs that were `lost`, and those failed for good."""
+    """What a finalise did: runs that moved, runs that were `lost`, those failed for good, successors now queued."""
 
-    moved: list[Transition] = field(default_factory=list)
+    moved: list[Moved] = field(default_factory=list)
     lost: list[UUID] = field(default_factory=list)
     failed: list[Run] = field(default_factory=list)
+    started: list[Moved] = field(default_factory=list)
 
 
 def finish_attempts(account_id: int, finishes: Sequence[Finish]) -> Finished:
-    """End attempts of one account's runs: the one gate through which an owner's run ends (protocol 9).
+    """End attempts of one account's runs: the one gate through which an owner's run leaves `running` (protocol 9).
 
-    Must run in the caller's transaction. Nine statements on PostgreSQL, whatever the number of runs.
+    Must run in the caller's transaction. Nine statements on PostgreSQL, whatever the number of runs; one more for each
+    session among them, and for each different time at which runs go on.
     """
     account = money.lock_account(account_id)
-    rows = {row.pk: row for row in lock_runs([finish.run_id for finish in finishes])}
+    heirs = sessions.successors(account_id, (finish.session for finish in finishes))
+    locked = lock_runs([*(finish.run_id for finish in finishes), *heirs])
+    rows = {row.pk: row for row in locked}
     mine = [finish for finish in finishes if _is_owner(rows.get(finish.run_id), finish)]
     lost = [finish.run_id for finish in finishes if finish not in mine]
     if not mine:
         return Finished(lost=lost)
     endings = [_ending(rows[finish.run_id], finish) for finish in mine]
+    slots = [ending.move.run.session_slot for ending in endings if ending.is_over]
     moved = transition([ending.move for ending in endings])
     _close_attempts(endings)
-    money.close_holds(account, [Bill(e.finish.run_id, e.cost, price_book=e.finish.price_book) for e in endings])
-    failed = [ending.move.run for ending in endings if ending.move.edge is FAIL]
-    return Finished(moved, lost, failed)
+    over = [ending for ending in endings if ending.is_over]
+    money.close_holds(account, [Bill(e.finish.run_id, e.cost, price_book=e.finish.price_book) for e in over])
+    let_lapse([ending.move.run for ending in endings if not ending.is_over], endings[0].move.at)
+    return Finished(
+        [Moved(ending.move.run, row) for ending, row in zip(endings, moved, strict=True)],
+        lost,
+        [ending.move.run for ending in endings if ending.move.edge is FAIL],
+        sessions.hand_on(locked, slots, actor=endings[0].move.actor),
+    )
 
 
 def recognise(finished: Finished, finishes: Sequence[Finish]) -> Finished:
@@ -74,14 +105,20 @@ def recognise(finished: Finished, finishes: Sequence[Finish]) -> Finished:
     Its COMMIT succeeded and its answer was lost (protocol 1.8). Only an owner writes `prev`, and only its own numbers.
     """
     by_run = {finish.run_id: finish for finish in finishes if finish.run_id in finished.lost}
-    ours = [
-        row
-        for row in Transition.objects.filter(run_id__in=list(by_run), kind__in=list(TERMINAL_EVENTS))
+    ours = {
+        row.run_id: row
+        for row in Transition.objects.filter(run_id__in=list(by_run), kind__in=LEAVING)
         if row.fence == by_run[row.run_id].fence + 1
         and row.prev == event_id(by_run[row.run_id].fence, by_run[row.run_id].last_seq)
-    ]
-    found = {row.run_id for row in ours}
-    return Finished([*finished.moved, *ours], [i for i in finished.lost if i not in found], finished.failed)
+    }
+    runs = Run.objects.defer(*BULKY).filter(pk__in=list(ours))
+    # A run that somebody moved on since then was announced by them; its entry is theirs as well.
+    found = [Moved(run, ours[run.pk]) for run in runs if run.fence == ours[run.pk].fence]
+    return replace(
+        finished,
+        moved=[*finished.moved, *found],
+        lost=[run_id for run_id in finished.lost if run_id not in {one.run.pk for one in found}],
+    )
 
 
 def _is_owner(row: Run | None, finish: Finish) -> bool:
@@ -100,49 +137,75 @@ class _Ending:
     cost: int  # the run's, over all attempts
     outcome: str  # the attempt's word
     error: dict[str, Any] | None
-    kept: str | None  # a result that a cancel mark overtook
+    kept: str | None  # a result that did not become the run's: overtaken by a cancel, or refused
+
+    @property
+    def is_over(self) -> bool:
+        return self.move.edge.target in TERMINAL
 
 
 def _ending(run: Run, finish: Finish) -> _Ending:
     """Turn an owner's outcome into the run's move. A cancel mark that is there first wins (protocol 12.1)."""
-    edge, changes, data = _edge_of(finish.outcome)
-    word, kept = str(edge.target), None
+    now = database_time(run)
+    outcome = _decided(run, finish.outcome, now)
+    edge, changes, data = _edge_of(run, outcome, now)
+    word = ATTEMPT_WORDS.get(edge, str(edge.target))
+    kept = outcome.partial_json if isinstance(outcome, Failed) else None
     if run.cancel_requested_at is not None and edge is not CONFIRM_CANCEL:
-        kept = finish.outcome.result_json if isinstance(finish.outcome, Succeeded) else None
+        kept = outcome.result_json if isinstance(outcome, Succeeded) else kept
         edge, changes, data = CONFIRM_CANCEL, {}, {"after": word}
-    error = finish.outcome.as_json() if isinstance(finish.outcome, Failed) else None
+    error = outcome.as_json() if isinstance(outcome, Failed) else None
     cost = run.cost + finish.cost
     usage = add_usage(run.usage, finish.usage)
     move = Move(
         run,
         edge,
         actor=run.worker,
-        at=database_time(run),
-        data={**data, "cost": cost, "usage": usage, "attempt": run.attempt},
+        at=now,
+        data={"attempt": run.attempt, **data, "cost": cost, "usage": usage},
         prev=event_id(finish.fence, finish.last_seq),
         changes={"cost": cost, "usage": usage, **changes},
     )
-    # The row is told, so that whoever writes the dead letter sees what the UPDATE stores.
-    run.error, run.error_class = error, changes.get("error_class", "")
+    # The row is told, so that whoever writes the dead letter or the next entry sees what the UPDATE stores.
+    run.error, run.error_class = (error, changes.get("error_class", "")) if edge is FAIL else (None, "")
+    run.not_before = changes.get("not_before")
     return _Ending(finish, move, cost, word, error, kept)
 
 
-def _edge_of(outcome: Outcome) -> tuple[Edge, dict[str, Any], dict[str, Any]]:
+def _decided(run: Run, outcome: Outcome, now: dt.datetime) -> Outcome:
+    """Return the outcome with what the row says about a further attempt: whether one is left, and time for it."""
+    if not isinstance(outcome, Failed):
+        return outcome
+    if outcome.retry_in is None:
+        return caused(outcome, Cause.FATAL)
+    begins = now + dt.timedelta(seconds=outcome.retry_in)
+    if run.attempt >= run.max_attempts or not limits.may_begin(run, begins):
+        crashed = outcome.error_class is ErrorClass.LOST_WORKER and run.attempt >= run.max_attempts
+        return caused(outcome, Cause.CRASH_LOOP if crashed else Cause.EXHAUSTED)
+    return outcome
+
+
+def _edge_of(run: Run, outcome: Outcome, now: dt.datetime) -> tuple[Edge, dict[str, Any], dict[str, Any]]:
     """Return the edge of an outcome, the row's columns, and what the event says."""
     match outcome:
         case Succeeded(result_json):
             return SUCCEED, {"result_json": result_json}, {}
+        case Failed(retry_in=float() | int() as delay):
+            columns = limits.waiting(run, now, delay=delay)
+            edge = RETRY_NOW if columns["not_before"] is None else RETRY_LATER
+            queued = {"queued_at": now} if edge is RETRY_NOW else {}
+            return edge, {"attempt": run.attempt + 1, **queued, **columns}, retry_data(run, outcome, columns)
         case Failed():
-            error = outcome.as_json()
-            changes = {"error": error, "error_class": outcome.error_class.value}
+            changes = {"error": outcome.as_json(), "error_class": outcome.error_class.value}
             if outcome.partial_json is not None:
                 changes["result_json"] = outcome.partial_json
-            short = {**error, "traceback": "", "message": error["message"][:ERROR_TEXT_MAX]}
-            return FAIL, changes, {"error": short}
+            return FAIL, changes, {"error": short(outcome)}
         case Cancelled():
             return CONFIRM_CANCEL, {}, {}
         case Interrupted(reason):
             return INTERRUPT, {}, {"reason": reason}
+        case HandedBack(reason):
+            return HAND_BACK, {"queued_at": now, **limits.waiting(run, now)}, {"reason": reason}
 
 
 def add_usage(before: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:

@@ -15,10 +15,12 @@ from quotas import services as money
 from quotas.database import database_time, in_transaction
 from quotas.models import Account
 from quotas.services import Bill
-from runs import broker, keys, lifecycle
+from runs import announcing, broker, keys
 from runs.errors import NoSuchRun
-from runs.models import Run, Transition
+from runs.models import Run
 from runs.selectors import get_run
+from runs.services import sessions
+from runs.services.moves import Moved
 from runs.states import CANCEL, RunState
 from runs.transitions import Move, lock_runs, transition
 
@@ -43,23 +45,23 @@ def cancel_run(
 
 def _cancel_locked(seen: Run, *, actor: str, reason: str, request_id: str) -> CancelVerdict:
     account = money.lock_account(seen.account_id)
-    locked = lock_runs([seen.pk])
-    if not locked:
+    locked = lock_runs([seen.pk, *sessions.successors(account.pk, [seen.session])])
+    run = next((row for row in locked if row.pk == seen.pk), None)
+    if run is None:
         raise NoSuchRun(run=str(seen.pk))
-    run = locked[0]
     run.account = account
     before = run.state
     if run.is_terminal:
         return CancelVerdict(run, "ended")
     if run.state == RunState.RUNNING:
         what = "requested"
-        if run.cancel_requested_at is None:
-            Run.objects.filter(pk=run.pk, fence=run.fence).update(cancel_requested_at=Now())
-        transaction.on_commit(lambda: tell_workers({"cancel": str(run.pk)}))
+        mark_running(run)
     else:
         what = "cancelled"
-        row = _cancel_waiting(run, account, actor, reason)
-        transaction.on_commit(lambda: _announce(row))
+        slot = run.session_slot
+        moved = [cancel_waiting(run, account, actor=actor, reason=reason)]
+        moved += sessions.hand_on(locked, [slot], actor=actor)
+        transaction.on_commit(lambda: announcing.announce_moved(moved))
     audit.record(
         actor=actor,
         action="run.cancel",
@@ -73,19 +75,20 @@ def _cancel_locked(seen: Run, *, actor: str, reason: str, request_id: str) -> Ca
     return CancelVerdict(run, what)
 
 
-def _cancel_waiting(run: Run, account: Account, actor: str, reason: str) -> Transition:
+def mark_running(run: Run) -> None:
+    """Mark a locked running run for cancel, and tell its worker after the commit."""
+    if run.cancel_requested_at is None:
+        Run.objects.filter(pk=run.pk, fence=run.fence).update(cancel_requested_at=Now())
+    transaction.on_commit(lambda: tell_workers({"cancel": str(run.pk)}))
+
+
+def cancel_waiting(run: Run, account: Account, *, actor: str, reason: str) -> Moved:
+    """Cancel a locked run that waits; its slot is the caller's to hand on."""
     move = Move(run, CANCEL, actor=actor, at=database_time(run), data={"reason": reason[:500], "cost": run.cost})
     rows = transition([move])
     # Never started: released without a ledger line. It may have run before, and been handed back: then settled.
     money.close_holds(account, [Bill(run.pk, run.cost, started=run.started_at is not None)])
-    return rows[0]
-
-
-def _announce(row: Transition) -> None:
-    try:
-        lifecycle.announce(broker.client(), [row])
-    except RedisError as error:
-        log.warning("announce.postponed", run_id=str(row.run_id), error=str(error))
+    return Moved(run, rows[0])
 
 
 def tell_workers(message: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """Files: uploads for inputs and artifacts of runs, in one storage for web and workers."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 from typing import IO, Any
 from uuid import UUID
@@ -12,9 +12,10 @@ from django.core.files.temp import NamedTemporaryFile
 
 from quotas.database import in_transaction
 from quotas.models import Account
+from runs.agents import AgentSpec
 from runs.errors import NoSuchFile
 from runs.ids import new_run_id
-from runs.models import Artifact, Run, StoredFile
+from runs.models import Artifact, FileUse, Run, StoredFile
 from runs.states import RunState
 
 STORAGE = "artifacts"
@@ -48,9 +49,44 @@ def store_upload(*, account: Account, name: str, content_type: str, chunks: Iter
     )
 
 
+def files_in(spec: AgentSpec, run_input: Any) -> list[UUID]:
+    """Return the ids of the uploaded files that an input names, in order, each once. Raises NoSuchFile."""
+    found: dict[UUID, None] = {}
+    for name in spec.file_fields if isinstance(run_input, dict) else ():
+        if name in run_input:
+            try:
+                found[UUID(str(run_input[name]))] = None
+            except ValueError:
+                raise NoSuchFile(file=str(run_input[name])[:60]) from None
+    return list(found)
+
+
+def check_files(spec: AgentSpec, run_input: Any, account: Account) -> None:
+    """Raise NoSuchFile where an input names a file that the account does not have."""
+    for file_id in files_in(spec, run_input):
+        if not StoredFile.objects.filter(pk=file_id, account=account, removed_at=None).exists():
+            raise NoSuchFile(file=str(file_id))
+
+
+def use_files(run: Run, file_ids: Sequence[UUID]) -> None:
+    """Keep the files that a run's input names for as long as it does. In the caller's transaction; raises NoSuchFile.
+
+    Their rows are locked: a removal that began since they were checked has won.
+    """
+    if not file_ids:
+        return
+    rows = StoredFile.objects.select_for_update().filter(pk__in=file_ids, account_id=run.account_id, removed_at=None)
+    there = set(rows.order_by("pk").values_list("pk", flat=True))
+    for file_id in file_ids:
+        if file_id not in there:
+            raise NoSuchFile(file=str(file_id))
+    FileUse.objects.bulk_create(FileUse(run=run, file_id=file_id) for file_id in file_ids)
+    StoredFile.objects.filter(pk__in=file_ids).update(unused_since=None)
+
+
 def read_upload(*, file_id: UUID, account_id: int) -> tuple[StoredFile, bytes]:
     """Return an account's uploaded file and its bytes; raises NoSuchFile."""
-    row = StoredFile.objects.filter(pk=file_id, account_id=account_id).first()
+    row = StoredFile.objects.filter(pk=file_id, account_id=account_id, removed_at=None).first()
     if row is None:
         raise NoSuchFile(file=str(file_id))
     with storages[STORAGE].open(row.path) as stored:

@@ -11,10 +11,11 @@ from quotas import audit
 from quotas import services as money
 from quotas.models import Account
 from runs import broker, keys
-from runs.errors import AlreadyRequeued, NotEnded
+from runs.errors import AlreadyRequeued, NoSuchRun, NotEnded, PayloadPruned
 from runs.ids import new_run_id
 from runs.models import Run
 from runs.selectors import get_run
+from runs.services.files import files_in
 from runs.services.submit import (
     Request,
     Submitted,
@@ -26,11 +27,24 @@ from runs.services.submit import (
     estimate_of,
     find_spec,
     route_key,
-    slot_of,
 )
 from runs.transitions import lock_runs
 
-COPIED = ("agent", "queue", "priority", "input_json", "session", "metadata", "tags")
+COPIED = (
+    "agent",
+    "queue",
+    "priority",
+    "input_json",
+    "session",
+    "metadata",
+    "tags",
+    "time_limit_seconds",
+    "queue_wait_seconds",
+    "wall_clock_seconds",
+    "no_progress_seconds",
+    "max_attempts",
+    "on_lost",
+)
 
 
 def requeue_run(
@@ -44,10 +58,11 @@ def requeue_run(
 ) -> Submitted:
     """Make a new run with the input of an ended one, with a hold of its own, linked both ways.
 
-    Exempt from the agent's dedupe window. Raises NoSuchRun, NotEnded, AlreadyRequeued (facts.retried_by), and
-    whatever a submit refuses.
+    Exempt from the agent's dedupe window. Raises NoSuchRun, NotEnded, PayloadPruned, AlreadyRequeued
+    (facts.retried_by), and whatever a submit refuses.
     """
     old = get_run(run_id, account)
+    _check_payload(old)
     spec = find_spec(old.agent)
     check_backlog(old.queue)
     allowed_priority(old.account, old.priority)
@@ -57,9 +72,6 @@ def requeue_run(
         pk=new_run_id(),
         account=old.account,
         retry_of=old,
-        session_slot=slot_of(old.session),
-        time_limit_seconds=old.time_limit_seconds,
-        queue_wait_seconds=old.queue_wait_seconds,
         submitted_by=actor[:150],
         request_id=request_id[:64],
         **{name: getattr(old, name) for name in COPIED},
@@ -73,6 +85,7 @@ def requeue_run(
         digest=new.idempotency_digest,
         dedupe_seconds=0,
         retry_of=old.pk,
+        files=files_in(spec, run_input),
     )
     return committed_or_found(new, lambda: _requeue_locked(request, old.pk, reason))
 
@@ -80,7 +93,10 @@ def requeue_run(
 def _requeue_locked(request: Request, old_id: UUID, reason: str) -> Submitted:
     new = request.run
     money.lock_account(new.account_id)
-    old = lock_runs([old_id])[0]
+    old = next(iter(lock_runs([old_id])), None)
+    if old is None:
+        raise NoSuchRun(run=str(old_id))
+    _check_payload(old)
     if not old.is_terminal:
         raise NotEnded(run=str(old_id), state=old.state)
     if old.retried_by is not None:
@@ -99,6 +115,12 @@ def _requeue_locked(request: Request, old_id: UUID, reason: str) -> Submitted:
     )
     transaction.on_commit(lambda: _tell_viewers(old_id, new.pk))
     return submitted
+
+
+def _check_payload(old: Run) -> None:
+    """Raise PayloadPruned where retention has taken the input."""
+    if old.payload_pruned_at is not None:
+        raise PayloadPruned(run=str(old.pk), pruned_at=old.payload_pruned_at.isoformat())
 
 
 def _same_or_refuse(request: Request, old: Run) -> Submitted:

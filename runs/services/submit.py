@@ -3,8 +3,8 @@
 import datetime as dt
 import hashlib
 import json
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -13,7 +13,6 @@ from django.conf import settings
 from django.db import Error, connection, transaction
 from django.db.models import Max, Q
 from jsonschema.exceptions import ValidationError
-from redis.exceptions import RedisError
 
 from quotas import services as money
 from quotas.database import database_time, in_transaction, is_connection_lost
@@ -21,7 +20,7 @@ from quotas.errors import Refusal
 from quotas.json_rules import check_json
 from quotas.models import AMOUNT_MAX, Account, Priority
 from quotas.prices import PriceTable
-from runs import broker, events, lifecycle, ready, scripts
+from runs import announcing, limits
 from runs.agents import AgentNotRegistered, AgentSpec, get_agent
 from runs.errors import (
     BacklogFull,
@@ -29,22 +28,25 @@ from runs.errors import (
     IdempotencyMismatch,
     InvalidInputRefused,
     InvalidRequest,
-    NoSuchFile,
     PriorityTooHigh,
     SessionBusy,
     UnknownAgent,
     Unsupported,
 )
 from runs.ids import new_run_id
-from runs.models import Run, StoredFile, Transition
+from runs.models import Run, Transition
 from runs.selectors import backlog_of
-from runs.transitions import begin
+from runs.services import files, overrides, sessions
+from runs.services.cancel import cancel_waiting, mark_running
+from runs.services.holding import lapse_seconds, seconds_until_due
+from runs.services.moves import Moved
+from runs.services.overrides import ON_BUSY, Timing
+from runs.states import SUBMIT, SUBMIT_LATER, RunState
+from runs.transitions import begin, lock_runs
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 PRIORITY_ORDER = list(Priority.values)  # most urgent first
-LAPSE_MARGIN_SECONDS = 300.0
-TIME_LIMIT_MAX = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,9 @@ class Request:
     digest: str
     dedupe_seconds: float
     retry_of: UUID | None = None
+    on_busy: str = "enqueue"
+    timing: Timing = field(default_factory=Timing)
+    files: Sequence[UUID] = ()
 
 
 def submit_run(  # noqa: PLR0913  every fact of a submit, keyword-only
@@ -80,7 +85,12 @@ def submit_run(  # noqa: PLR0913  every fact of a submit, keyword-only
     idempotency_digest: str | None = None,
     metadata: dict[str, Any] | None = None,
     tags: list[str] | None = None,
+    delay: float | None = None,
+    start_at: dt.datetime | None = None,
+    deadline_seconds: float | None = None,
     time_limit: float | None = None,
+    max_attempts: int | None = None,
+    on_lost: str | None = None,
     request_id: str = "",
     traceparent: str = "",
 ) -> Submitted:
@@ -88,10 +98,13 @@ def submit_run(  # noqa: PLR0913  every fact of a submit, keyword-only
 
     Durable at the commit; dispatched after it (of the caller's transaction, inside one). When Redis is away then,
     the sweeper dispatches later: the row is its own outbox.
+
+    `delay` (seconds) or `start_at`: not before then; `deadline_seconds`: over by then, counted from now. `on_busy`
+    says what to do when the session has a run: "reject", "enqueue" behind it, "replace" it and whoever waits for it.
     """
-    if on_busy != "reject":
-        raise Unsupported(field="on_busy", value=on_busy, use="reject")
+    _check_on_busy(on_busy)
     spec = find_spec(agent)
+    timing = Timing.checked(delay=delay, start_at=start_at, deadline_seconds=deadline_seconds)
     check_input(agent, input, account=account)
     metadata, tags = metadata or {}, tags or []
     _check_own(metadata, tags)
@@ -103,36 +116,29 @@ def submit_run(  # noqa: PLR0913  every fact of a submit, keyword-only
         priority=allowed_priority(account, priority or spec.priority),
         input_json=_serialised(input),
         session=session,
-        session_slot=slot_of(session),
         metadata=metadata,
         tags=tags,
-        time_limit_seconds=_time_limit(spec, time_limit),
-        queue_wait_seconds=spec.queue_wait_seconds or settings.QUEUE_WAIT_SECONDS,
+        **overrides.columns_of(spec, time_limit=time_limit, max_attempts=max_attempts, on_lost=on_lost),
         submitted_by=actor[:150],
         request_id=request_id[:64],
         traceparent=traceparent[:60],
     )
     run.idempotency_key = route_key("submit", idempotency_key)
     run.idempotency_digest = idempotency_digest or fingerprint_of(account, run)
-    return admit(
-        Request(
-            run=run,
-            estimate=estimate_of(spec, input),
-            idempotency_key=run.idempotency_key,
-            digest=run.idempotency_digest,
-            dedupe_seconds=spec.dedupe_seconds,
-        )
+    request = Request(
+        run, estimate_of(spec, input), run.idempotency_key, run.idempotency_digest, spec.dedupe_seconds, on_busy=on_busy
     )
+    return admit(replace(request, timing=timing, files=files.files_in(spec, input)))
+
+
+def _check_on_busy(on_busy: str) -> None:
+    if on_busy not in ON_BUSY:
+        raise Unsupported(field="on_busy", value=on_busy[:60], use=", ".join(ON_BUSY))
 
 
 def route_key(route: str, key: str | None) -> str | None:
     """Return the stored form of an idempotency key: unique per account and route, whatever the collation equates."""
     return f"{route}:{_sha256(key)}" if key else None
-
-
-def slot_of(session: str) -> str | None:
-    """Return what a session's runs hold the slot by. Hashed: MySQL's collation takes `a`, `A` and `a ` for one."""
-    return _sha256(session) if session else None
 
 
 def _sha256(text: str) -> str:
@@ -157,8 +163,8 @@ def check_input(agent: str, run_input: Any, *, account: Account | None = None) -
     if found:
         errors = [{"path": _path_of(e.absolute_path), "message": _readable(e)[:300]} for e in found[:20]]
         raise InvalidInputRefused(agent=spec.name, errors=errors)
-    if account is not None and isinstance(run_input, dict):
-        _check_files(spec, run_input, account)
+    if account is not None:
+        files.check_files(spec, run_input, account)
     if spec.models is not None:
         table = PriceTable.current()
         for model in _asked(spec, "models", spec.models, run_input):
@@ -202,34 +208,12 @@ def _serialised(run_input: Any) -> str:
         raise InvalidRequest(field="input", problem=f"it is not JSON ({error})") from None
 
 
-def _check_files(spec: AgentSpec, run_input: dict[str, Any], account: Account) -> None:
-    for name in spec.file_fields:
-        if name not in run_input:
-            continue
-        try:
-            file_id = UUID(str(run_input[name]))
-        except ValueError:
-            raise NoSuchFile(file=str(run_input[name])[:60]) from None
-        if not StoredFile.objects.filter(pk=file_id, account=account).exists():
-            raise NoSuchFile(file=str(file_id))
-
-
 def allowed_priority(account: Account, priority: str) -> str:
     if priority not in PRIORITY_ORDER:
         raise InvalidRequest(field="priority", problem=f"one of {', '.join(PRIORITY_ORDER)}")
     if PRIORITY_ORDER.index(priority) < PRIORITY_ORDER.index(account.max_priority):
         raise PriorityTooHigh(priority=priority, account=account.name, max_priority=account.max_priority)
     return priority
-
-
-def _time_limit(spec: AgentSpec, asked: float | None) -> float:
-    if asked is None:
-        return spec.time_limit_seconds
-    if "time_limit" not in spec.allow:
-        raise InvalidRequest(field="time_limit", problem=f"the agent {spec.name} does not allow it")
-    if not 0 < asked <= TIME_LIMIT_MAX:
-        raise InvalidRequest(field="time_limit", problem=f"seconds above 0, at most {TIME_LIMIT_MAX:.0f}")
-    return float(asked)
 
 
 def estimate_of(spec: AgentSpec, run_input: Any) -> int:
@@ -288,29 +272,78 @@ def committed_or_found(run: Run, work: Callable[[], Submitted]) -> Submitted:
         found = Run.objects.select_related("account").filter(pk=run.pk).first()
         if found is None:
             raise
-        announce_queued(found, Transition.objects.get(run=found, fence=1))
+        if found.fence == 1:
+            announcing.announce_moved([Moved(found, Transition.objects.get(run=found, fence=1))])
         return Submitted(found)
 
 
 def admit_locked(request: Request) -> Submitted:
+    """Decide on a submit under the account's lock: replay, refuse by raising, or insert run, transition and hold."""
     run = request.run
     account = money.lock_account(run.account_id)
     now = database_time(account)
     earlier = _earlier(request, now)
     if earlier is not None:
         return Submitted(earlier, replayed=True)
+    run.submitted_at = run.queued_at = now
+    request.timing.apply(run, now)
+    changed = _take_place(request, account) if run.session else []
     money.check_in_flight(account)
-    if run.session:
-        taken = Run.objects.filter(account=account, session=run.session).aggregate(n=Max("session_number"))["n"]
-        run.session_number = (taken or 0) + 1
-    run.queued_at = now
+    edge = SUBMIT_LATER if run.blocked_by_session or run.not_before else SUBMIT
+    begins = run.not_before or now
+    run.waits_until = limits.queued_until(run, begins) if edge is SUBMIT or run.blocked_by_session else run.deadline_at
     if run.fingerprint:
         run.dedupe_until = now + dt.timedelta(seconds=request.dedupe_seconds)
-    first = begin(run, actor=run.submitted_by, data={"agent": run.agent, "estimate": request.estimate})
-    lapses = run.queue_wait_seconds + run.time_limit_seconds + LAPSE_MARGIN_SECONDS
+    first = begin(run, edge, actor=run.submitted_by, data=_first_data(request))
+    files.use_files(run, request.files)
+    lapses = seconds_until_due(run, now) + lapse_seconds(run)
     money.place_hold(account, run_id=run.pk, amount=request.estimate, lapses_after=lapses)
-    transaction.on_commit(lambda: announce_queued(run, first))
+    transaction.on_commit(lambda: announcing.announce_moved([*changed, Moved(run, first)]))
     return Submitted(run)
+
+
+def _first_data(request: Request) -> dict[str, Any]:
+    run = request.run
+    data: dict[str, Any] = {"agent": run.agent, "estimate": request.estimate}
+    if run.not_before is not None:
+        data["not_before"] = run.not_before.isoformat()
+    if run.blocked_by_session is not None:
+        data["blocked_by_session"] = run.session
+    return data
+
+
+def _take_place(request: Request, account: Account) -> list[Moved]:
+    """Give the run its session's slot, or its place in line (protocol 4.3). Returns the runs cancelled for it."""
+    run = request.run
+    taken = Run.objects.filter(account=account, session=run.session).aggregate(n=Max("session_number"))["n"]
+    run.session_number = (taken or 0) + 1
+    slot = sessions.slot_of(run.session)
+    busy = Q(session_slot=slot) | Q(blocked_by_session=slot)
+    others = list(Run.objects.filter(busy, account=account).values_list("pk", flat=True))
+    if others and request.on_busy == "reject":
+        raise SessionBusy(session=run.session, run=str(_holder(account, slot) or others[0]))
+    changed = _replace(account, others, run) if others and request.on_busy == "replace" else []
+    left = set(others) - {moved.run.pk for moved in changed}
+    # Both, always: a try that a deadlock took back has written into the same object.
+    run.session_slot, run.blocked_by_session = (None, slot) if left else (slot, None)
+    return changed
+
+
+def _holder(account: Account, slot: str | None) -> UUID | None:
+    return Run.objects.filter(account=account, session_slot=slot).values_list("pk", flat=True).first()
+
+
+def _replace(account: Account, others: Sequence[UUID], run: Run) -> list[Moved]:
+    """Cancel the session's runs: those that wait at once, a running holder is marked, and the new run waits for it."""
+    changed = []
+    for row in lock_runs(others):
+        row.account = account
+        if row.state == RunState.RUNNING:
+            mark_running(row)
+        elif not row.is_terminal:
+            reason = f"replaced by the run {run.pk}"
+            changed.append(cancel_waiting(row, account, actor=run.submitted_by, reason=reason))
+    return changed
 
 
 def _earlier(request: Request, now: dt.datetime) -> Run | None:
@@ -321,13 +354,11 @@ def _earlier(request: Request, now: dt.datetime) -> Run | None:
         clash |= Q(idempotency_key=request.idempotency_key)
     if run.fingerprint:
         clash |= Q(fingerprint=run.fingerprint, agent=run.agent)
-    if run.session_slot:
-        clash |= Q(session_slot=run.session_slot)
     return _clashing(request, clash, now) if clash else None
 
 
 def _clashing(request: Request, clash: Q, now: dt.datetime) -> Run | None:
-    """Look at the runs that share a key, an input or a session: the key first, because a replay is no conflict."""
+    """Look at the runs that share a key or an input: the key first, because a replay is no conflict."""
     run = request.run
     rows = list(Run.objects.filter(clash, account_id=run.account_id).defer("input_json", "result_json"))
     for row in rows:
@@ -338,15 +369,12 @@ def _clashing(request: Request, clash: Q, now: dt.datetime) -> Run | None:
     for row in rows:
         if run.fingerprint and row.fingerprint == run.fingerprint and row.agent == run.agent:
             _refuse_duplicate(row, now)
-    for row in rows:
-        if run.session_slot and row.session_slot == run.session_slot:
-            raise SessionBusy(session=run.session, run=str(row.pk))
     return None
 
 
 def _replay(request: Request, row: Run, now: dt.datetime) -> Run | None:
     """Return the first run of an idempotency key; empty the key when its window is over; refuse another body."""
-    if now - row.queued_at > dt.timedelta(seconds=settings.IDEMPOTENCY_SECONDS):
+    if now - row.submitted_at > dt.timedelta(seconds=settings.IDEMPOTENCY_SECONDS):
         Run.objects.filter(pk=row.pk).update(idempotency_key=None)
         return None
     if row.idempotency_digest != request.digest:
@@ -360,18 +388,3 @@ def _refuse_duplicate(row: Run, now: dt.datetime) -> None:
     if row.dedupe_until is None or row.dedupe_until > now:
         raise DuplicateRun(run=str(row.pk))
     Run.objects.filter(pk=row.pk).update(fingerprint=None)
-
-
-def announce_queued(run: Run, first: Transition) -> None:
-    """Append `<fence>-1` and dispatch, in one round trip (protocol 4.6). Redis being away is not an error here."""
-
-    def fill(pipe: Any) -> None:
-        events.call(pipe, lifecycle.append_of(first, run=run))
-        ready.dispatch(pipe, run)
-
-    try:
-        for reply in scripts.execute(broker.client(), fill):
-            if isinstance(reply, Exception):
-                log.warning("dispatch.refused", run_id=str(run.pk), error=str(reply))
-    except RedisError as error:
-        log.warning("dispatch.postponed", run_id=str(run.pk), error=str(error))

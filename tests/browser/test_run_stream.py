@@ -118,6 +118,32 @@ def test_a_rollback_without_a_step_takes_all_of_lower_fences(page: Page) -> None
     assert seen["text"] == "b"
 
 
+def test_a_retry_waits_only_where_it_says_until_when(page: Page) -> None:
+    at = "2026-01-01T00:00:00Z"
+    frames = [event("1-1", "run.scheduled"), event("2-1", "run.queued"), event("3-1", "run.started")]
+    frames += [event("4-1", "run.retrying", not_before=at), event("5-1", "run.queued"), event("6-1", "run.started")]
+    frames += [event("7-1", "run.retrying", not_before=None), event("8-1", "run.started")]
+
+    seen = play(page, {"frames": [*frames, event("8-9", "run.retaken", not_before=at), END]})
+
+    around = ["queued", "running"]
+    assert seen["states"] == [
+        *("scheduled", *around),
+        *("scheduled", *around),
+        *("queued", "running"),
+        *("scheduled", "succeeded"),
+    ]
+
+
+def test_a_rollback_holds_over_a_broken_connection(page: Page) -> None:
+    first = {"frames": [delta("2-2", "lost "), event("3-1", "run.retrying")], "close": 1012}
+    second = {"frames": [event("4-1"), event("5-1"), event("5-2", "output.rollback", after="")], "close": 1012}
+
+    seen = play(page, first, second, {"frames": [event("5-2", "output.rollback", after=""), delta("5-3", "new"), END]})
+
+    assert (seen["text"], seen["outputs"]) == ("new", [["lost ", False], ["", True], ["new", False]])
+
+
 def test_gaps_requeues_and_greetings_are_told(page: Page) -> None:
     frames = [
         {"type": "hello", "run": "run-1", "state": "running"},

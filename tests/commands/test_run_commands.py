@@ -1,10 +1,13 @@
 """submit_run, watch_run and cancel_runs."""
 
+import datetime as dt
 import json
 
 import pytest
 
-from runs.models import Run, StoredFile
+from runs.archive import pack
+from runs.events import Event
+from runs.models import EventArchive, Run, StoredFile
 from runs.states import RunState
 from tests import builders
 
@@ -29,6 +32,26 @@ def test_submit_run_prints_the_id(manage, default_account):
     assert (ran.code, ran.out.strip()) == (0, str(run.id))
     assert (run.account, run.input, run.priority, run.session) == (default_account, {"value": 1}, "low", "s")
     assert run.submitted_by.startswith("command")
+
+
+def test_submit_run_says_when_how_long_and_how_often(manage, default_account):
+    first = manage("submit_run", "probe.ret", "--session", "s", "--deadline", "900", "--delay", "60", "--json").json
+    options = ("--max-attempts", "5", "--on-lost", "rerun", "--time-limit", "7")
+    behind = manage("submit_run", "probe.ret", "--session", "s", "--on-busy", "enqueue", *options, "--json").json
+
+    run = Run.objects.get(pk=first["id"])
+    assert (first["state"], first["blocked_by_session"], run.not_before - run.submitted_at) == (
+        "scheduled",
+        None,
+        dt.timedelta(seconds=60),
+    )
+    assert run.deadline_at - run.submitted_at == dt.timedelta(seconds=900)
+    assert (behind["state"], behind["blocked_by_session"], behind["not_before"]) == ("scheduled", "s", None)
+    run = Run.objects.get(pk=behind["id"])
+    assert (run.max_attempts, run.on_lost, run.time_limit_seconds) == (5, "rerun", 7.0)
+
+    at = "2026-01-01T00:00:00+02:00"
+    assert manage("submit_run", "probe.ret", "--start-at", at, "--json").json["state"] == "queued"
 
 
 def test_submit_run_repeats_by_its_key(manage, default_account):
@@ -60,6 +83,16 @@ def test_submit_run_reads_its_input_from_a_file(manage, default_account, tmp_pat
         (("probe.ret", "--idempotency-key", "a\0"), "printable"),
         (("probe.ret", "--session", "x" * 201), "session"),
         (("probe.ret", "--priority", "urgent"), "urgent"),
+        (("probe.ret", "--delay", "-1"), "delay: Must be at least 0"),
+        (("probe.ret", "--delay", "nan"), "delay: Must be at least 0"),
+        (("probe.ret", "--delay", "5", "--start-at", "2031-05-01T09:00:00Z"), "not both"),
+        (("probe.ret", "--start-at", "2031-05-01T09:00:00"), "offset from UTC"),
+        (("probe.ret", "--deadline", "0"), "deadline_seconds: Must be above 0"),
+        (("probe.ret", "--deadline", "5", "--delay", "6"), "over before it may begin"),
+        (("probe.ret", "--time-limit", "0"), "time_limit: Must be above 0"),
+        (("probe.ret", "--max-attempts", "0"), "max_attempts"),
+        (("probe.ret", "--on-busy", "wait"), "wait"),
+        (("probe.ret", "--on-lost", "forget"), "forget"),
         (("document.digest", "--file", "/no/such/file"), "cannot read"),
         (("assistant.chat", "--input", '{"system": "x"}'), "'prompt' is a required property, or 'messages' is"),
     ],
@@ -115,6 +148,65 @@ def test_watch_run_shows_where_an_agent_broke(manage, default_account):
     error = {"class": "agent_bug", "type": "KeyError", "message": "'x'", "traceback": "Traceback: line 9"}
     run = builders.make_run(RunState.FAILED, account=default_account, error=error)
     assert "Traceback: line 9\nerror: agent_bug: 'x'" in manage("watch_run", run.id).out
+
+
+def kept_log(run, *lines):
+    """Keep these events as the log of an ended run: (id, kind, data, prev)."""
+    pairs = [
+        (Event(id=event_id, run=str(run.id), at="2026-01-01T00:00:00Z", kind=kind, data=data), prev)
+        for event_id, kind, data, prev in lines
+    ]
+    EventArchive.objects.filter(run=run).update(body=pack(pairs), event_count=len(pairs), last_id=lines[-1][0])
+
+
+def test_watch_run_tells_of_waits_retries_and_void_text(manage, default_account):
+    run = builders.make_run("succeeded", account=default_account, result=7)
+    error = {"class": "provider_limit", "type": "Retryable", "message": "slow down"}
+    lost = {"class": "lost_worker", "type": "WorkerLost", "message": "gone"}
+    at = "2026-01-01T00:01:00+00:00"
+    kept_log(
+        run,
+        ("1-1", "run.scheduled", {"agent": "x", "not_before": at, "blocked_by_session": "s"}, ""),
+        ("2-1", "run.queued", {}, "1-1"),
+        ("3-1", "run.started", {"attempt": 1}, "2-1"),
+        ("3-2", "output.delta", {"text": "first "}, ""),
+        ("4-1", "run.retrying", {"attempt": 2, "of": 3, "not_before": at, "error": error}, "3-2"),
+        ("5-1", "run.queued", {}, "4-1"),
+        ("6-1", "run.started", {"attempt": 2}, "5-1"),
+        ("6-2", "output.rollback", {"after": ""}, ""),
+        ("7-1", "run.retaken", {"attempt": 3, "of": 3, "not_before": None, "error": lost}, "6-2"),
+        ("8-1", "run.queued", {}, "7-1"),
+        ("9-1", "run.started", {"attempt": 3}, "8-1"),
+        ("9-2", "output.rollback", {"after": ""}, ""),
+        ("9-3", "output.delta", {"text": "third"}, ""),
+        ("10-1", "run.handed_back", {"reason": "the worker was stopped"}, "9-3"),
+        ("11-1", "run.started", {"attempt": 3}, "10-1"),
+        ("11-2", "output.rollback", {"after": "9-2"}, ""),
+        ("11-3", "output.delta", {"text": "last"}, ""),
+        ("12-1", "run.succeeded", {}, "11-3"),
+    )
+
+    told = manage("watch_run", run.id).out
+
+    assert "[run.scheduled] begins not before 2026-01-01 00:01:00 UTC and when its session s is free\n" in told
+    assert (
+        "first \n[run.retrying] attempt 2 of 3 begins not before 2026-01-01 00:01:00 UTC,"
+        " because of provider_limit: slow down\n"
+    ) in told
+    assert "[run.retaken] attempt 3 of 3 begins at once, because of lost_worker: gone\n" in told
+    assert "[run.handed_back] the worker was stopped; the attempt does not count\n" in told
+    assert "[output.rollback] the text above since 9-2 is void: this attempt begins anew\nlast\n" in told
+    assert told.count("[output.rollback]") == 2  # nothing was shown by the second attempt
+    assert told.index("first") < told.index("[output.rollback]") < told.index("third")
+
+
+def test_watch_run_shows_an_answer_that_was_not_accepted_and_why_it_was_the_last(manage, default_account):
+    error = {"class": "bad_output", "type": "BadOutput", "message": "no number", "traceback": "", "cause": "exhausted"}
+    run = builders.make_run("failed", account=default_account, error=error, result_json='{"said":1}')
+
+    told = manage("watch_run", run.id).out
+
+    assert 'error: bad_output: no number (exhausted)\nanswer: {\n  "said": 1\n}' in told
 
 
 def test_watch_run_refuses_what_is_not_there(manage, default_account, account):

@@ -231,16 +231,17 @@ def test_a_changed_limit_is_audited_and_leaves_the_counters_alone(console: Clien
     console.get(address)
     Account.objects.filter(pk=account.pk).update(held=7, spent=8, in_flight=9)  # while the form is open
 
-    answer = console.post(address, account_form(account, limit_credits="2.5"))
+    answer = console.post(address, account_form(account, limit_credits="2.5", max_running="3"))
 
     account.refresh_from_db()
     assert answer.status_code == 302
     assert (account.limit, account.held, account.spent, account.in_flight) == (2_500_000, 7, 8, 9)
+    assert account.max_running == 3
     entry = AuditEntry.objects.get()
     assert (entry.action, entry.before, entry.after) == (
         "account.changed",
-        {"limit": 100 * MICRO},
-        {"limit": 2_500_000},
+        {"limit": 100 * MICRO, "max_running": None},
+        {"limit": 2_500_000, "max_running": 3},
     )
 
 
@@ -254,6 +255,7 @@ def test_a_changed_limit_is_audited_and_leaves_the_counters_alone(console: Clien
         {"timezone": "Mars/Olympus"},
         {"timezone": "../../etc/passwd"},
         {"max_in_flight": "99999999999999"},
+        {"max_running": "-1"},
         {"name": ""},
     ],
     ids=str,

@@ -261,7 +261,7 @@ def test_a_run_without_hold_attempt_or_transition_still_renders(root: Client, ac
         "/admin/runs/run/?session_is=%00",
         "/admin/runs/run/?tagged=a%00b",
         "/admin/runs/run/?state__exact=%00",
-        "/admin/runs/run/?queued_at__gte=nonsense",
+        "/admin/runs/run/?submitted_at__gte=nonsense",
         "/admin/runs/run/?account__id__exact=99999999999999999999999",
         "/admin/runs/run/?p=99999999999",
         "/admin/runs/run/?q=" + "x" * 3000,
@@ -300,6 +300,7 @@ def test_runs_are_found_by_id_by_its_beginning_and_by_session(root: Client, acco
         ({"agent_is": "gone.agent"}, False),
         ({"state__exact": "queued"}, True),
         ({"state__exact": "failed"}, False),
+        ({"state__exact": "scheduled"}, False),
     ],
     ids=str,
 )

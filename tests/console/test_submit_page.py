@@ -1,6 +1,8 @@
 """The page to submit a run by hand: a form from the schema, errors at their fields, one run if pressed twice."""
 
+import datetime as dt
 import json
+import re
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from quotas.models import Account
 from quotas.prices import install_default_prices
 from runs.agents import AgentSpec
 from runs.models import Run, StoredFile
-from tests import builders
+from tests import builders, working
 
 pytestmark = pytest.mark.django_db
 EMIT = "/admin/submit/?agent=probe.emit"
@@ -88,6 +90,20 @@ def test_the_whole_input_as_json_goes_before_the_fields(console: Client, account
         ({"priority": "urgent"}, "priority"),
         ({"priority": "critical"}, "priority"),
         ({"form_id": "nonsense"}, "form_id"),
+        ({"on_busy": "wait"}, "on_busy"),
+        ({"delay": "0"}, "delay"),
+        ({"delay": "-5"}, "delay"),
+        ({"delay": "PT0S"}, "delay"),
+        ({"delay": "5", "start_at": "2031-05-01T09:00"}, "start_at"),
+        ({"start_at": "tomorrow"}, "start_at"),
+        ({"start_at": "9999-12-31T23:59"}, "start_at"),
+        ({"deadline_seconds": "Infinity"}, "deadline_seconds"),
+        ({"deadline_seconds": "5", "delay": "6"}, "deadline_seconds"),
+        ({"time_limit": "0"}, "time_limit"),
+        ({"time_limit": "86401"}, "time_limit"),
+        ({"max_attempts": "0"}, "max_attempts"),
+        ({"max_attempts": "2.5"}, "max_attempts"),
+        ({"on_lost": "forget"}, "on_lost"),
     ],
     ids=str,
 )
@@ -112,6 +128,56 @@ def test_a_busy_session_is_said_at_the_session(console: Client, account: Account
     answer = console.post(EMIT, form_for(account, **{"input.count": "2", "session": "s"}))
 
     assert list(answer.context["form"].errors) == ["session"]
+
+
+def test_the_options_go_with_the_run_and_are_open_when_something_was_said(console: Client, account: Account) -> None:
+    said = {"delay": "90", "time_limit": "7.5", "max_attempts": "4", "on_lost": "rerun", "deadline_seconds": "600"}
+
+    plain = console.get(EMIT).content.decode()
+    wrong = console.post(EMIT, form_for(account, **said, **{"input.count": "many"})).content.decode()
+    console.post(EMIT, form_for(account, **said, **{"input.count": "1"}))
+
+    opened = re.compile(r"<details open>\s*<summary>Options")
+    assert (opened.search(plain), bool(opened.search(wrong))) == (None, True)
+    run = Run.objects.get()
+    assert (run.state, run.time_limit_seconds, run.max_attempts, run.on_lost) == ("scheduled", 7.5, 4, "rerun")
+    assert run.not_before is not None
+    assert run.deadline_at is not None
+    assert (run.not_before - run.submitted_at, run.deadline_at - run.submitted_at) == (
+        dt.timedelta(seconds=90),
+        dt.timedelta(seconds=600),
+    )
+
+
+def test_the_form_asks_only_what_the_agent_allows(console: Client, account: Account) -> None:
+    with working.registered("closed", input_schema={"type": "object"}):
+        page = console.get("/admin/submit/?agent=closed")
+        answer = console.post(
+            "/admin/submit/?agent=closed",
+            form_for(account, whole_input="{}", start_at="2020-01-01T00:00", max_attempts=9),
+        )
+
+    fields = page.context["form"].fields
+    assert {name: name in fields for name in ("on_busy", "delay", "max_attempts", "on_lost", "time_limit")} == {
+        "on_busy": True,
+        "delay": True,
+        "max_attempts": False,
+        "on_lost": False,
+        "time_limit": False,
+    }
+    run = Run.objects.get()
+    assert (answer.status_code, run.state, run.max_attempts) == (302, "queued", 1)
+
+
+def test_a_busy_session_is_waited_for_when_the_form_says_so(console: Client, account: Account) -> None:
+    form = form_for(account, **{"input.count": "1", "session": "s", "on_busy": "enqueue"})
+    console.post(EMIT, form)
+
+    answer = console.post(EMIT, form | {"input.count": "2"})
+
+    run = Run.objects.latest("id")
+    assert (answer.status_code, run.state, run.not_before) == (302, "scheduled", None)
+    assert run.blocked_by_session is not None
 
 
 def test_a_member_submits_for_their_own_accounts_only(client: Client, account: Account, other_account: Account) -> None:

@@ -31,6 +31,7 @@ def test_quota_tells_the_accounts_figures(client, account):
         "available": account.limit - 1000,
         "in_flight": 1,
         "max_in_flight": account.max_in_flight,
+        "max_running": None,
         "period": "month",
     }
 

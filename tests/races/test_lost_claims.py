@@ -159,7 +159,7 @@ def test_an_end_whose_answer_is_lost_counts_once_and_is_announced(proxy, account
     proxy.accept()
     finished = _unit(end_set, (broker.client(), said))
 
-    assert {row.run_id for row in finished.moved} == {run.pk for run in runs}
+    assert {one.run.pk for one in finished.moved} == {run.pk for run in runs}
     assert (finished.lost, proxy.lost) == ([], 1)
     assert [line.amount for line in LedgerEntry.objects.all()] == [3, 3]
     for run in runs:

@@ -202,12 +202,11 @@ def test_a_beat_passes_over_a_run_that_is_being_ended_and_the_end_counts(account
     held = [working.owned_run(c, Entry("default", "s", "1-1", {}, 1)) for c in (owner, other_owner)]
 
     with held_open(lambda: working.finish(working.finish_of(owner, cost=3))):
-        renewed, _ = _renew(held, 30.0)
-        assert set(renewed) == {other.pk}
+        assert set(_renew(held, 30.0)) == {other.pk}
 
     run.refresh_from_db()
     assert (run.state, run.cost) == ("succeeded", 3)
-    assert _renew(held, 30.0)[0].keys() == {other.pk}
+    assert set(_renew(held, 30.0)) == {other.pk}
 
 
 def test_an_end_waits_for_a_beat_and_both_count(account):

@@ -99,7 +99,23 @@ def test_another_accounts_run_is_not_there(api, other_account):
         ({"agent": "x" * 121}, 400, "invalid_request"),
         ({"priority": "urgent"}, 400, "invalid_request"),
         ({"priority": "critical"}, 403, "priority_too_high"),
-        ({"on_busy": "enqueue"}, 422, "unsupported"),
+        ({"on_busy": "wait"}, 400, "invalid_request"),
+        ({"on_busy": None}, 400, "invalid_request"),
+        ({"on_lost": "forget"}, 400, "invalid_request"),
+        ({"max_attempts": 0}, 400, "invalid_request"),
+        ({"max_attempts": 1001}, 400, "invalid_request"),
+        ({"max_attempts": 2.5}, 400, "invalid_request"),
+        ({"max_attempts": True}, 400, "invalid_request"),
+        ({"max_attempts": "3"}, 400, "invalid_request"),
+        ({"max_attempts": None}, 400, "invalid_request"),
+        ({"start_at": "2031-05-01T09:00:00"}, 400, "invalid_request"),
+        ({"start_at": "2031-05-01"}, 400, "invalid_request"),
+        ({"start_at": "2031-02-30T09:00:00Z"}, 400, "invalid_request"),
+        ({"start_at": "0001-01-01T00:00:00+14:00"}, 400, "invalid_request"),
+        ({"start_at": "9999-12-31T23:59:59-01:00"}, 400, "invalid_request"),
+        ({"start_at": 1_900_000_000}, 400, "invalid_request"),
+        ({"start_at": None}, 400, "invalid_request"),
+        ({"start_at": "2020-01-01T00:00:00Z", "delay": 0}, 400, "invalid_request"),
         ({"session": "x" * 201}, 400, "invalid_request"),
         ({"session": 5}, 400, "invalid_request"),
         ({"metadata": []}, 400, "invalid_request"),
@@ -276,6 +292,15 @@ def test_agents_are_listed_with_their_schema(api):
     one = next(item for item in listed if item["name"] == "probe.ret")
     assert one["input_schema"]["type"] == "object"
     assert api.get("/api/v1/agents/probe.ret").json() == one
+    assert {name: one[name] for name in ("policy", "max_attempts", "backoff", "on_drain", "isolation", "allow")} == {
+        "policy": "interrupt",
+        "max_attempts": 1,
+        "backoff": {"base": 5.0, "cap": 300.0},
+        "on_drain": "interrupt",
+        "isolation": "loop",
+        "allow": ["max_attempts", "on_lost", "time_limit"],
+    }
+    assert (one["wall_clock_seconds"], one["no_progress_seconds"]) == (1800.0, None)
     problem(api.get("/api/v1/agents/no/such"), 404, "no_such_agent")
 
 

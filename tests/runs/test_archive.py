@@ -222,7 +222,7 @@ def test_the_runs_a_worker_ended_are_read_whole(account, django_capture_on_commi
     (claimed,) = working.claim(run)
     events.append_all(broker.client(), [Append(run.pk, 2, lifecycle_lines(claimed.run, 2))])
     done = end_set(broker.client(), [Ending(working.entry_of(run), working.finish_of(claimed))])
-    close(*Run.objects.filter(pk=done.moved[0].run_id))
+    close(done.moved[0].run)
 
     invariants.check(account)
 

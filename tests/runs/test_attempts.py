@@ -13,6 +13,7 @@ from runs.models import Attempt, Run, Transition
 from runs.outcomes import Cancelled, ErrorClass, Failed, Interrupted, Succeeded
 from runs.services import cancel_run, claims, hand_back, take_over
 from runs.services.leaving import Lost
+from runs.services.moves import Left
 from tests import invariants, working
 from workers import dead_letters
 from workers.models import DeadLetter
@@ -113,7 +114,8 @@ def test_a_run_whose_hold_lapsed_fails_where_there_is_no_room_any_more(account):
     refused = rearmed(run)
 
     run.refresh_from_db()
-    assert isinstance(refused, claims.Refused)
+    assert isinstance(refused, Left)
+    assert [failed.pk for failed in refused.failed] == [run.pk]
     assert (run.state, run.error_class, run.attempts.count()) == ("failed", "quota_exceeded", 0)
     assert Hold.objects.get(run_id=run.pk).state == "released"
     assert LedgerEntry.objects.count() == 0
@@ -148,7 +150,7 @@ def test_each_outcome_ends_run_attempt_and_hold_together(account, outcome, state
     row = run.attempts.get()
     assert (row.outcome, row.error_class, row.cost, row.progress) == (attempt, error_class, 70, {"done": 1, "total": 2})
     assert row.ended_at is not None
-    (last,) = done.moved
+    (last,) = (one.row for one in done.moved)
     assert (last.kind, last.prev, last.data["cost"]) == (f"run.{state}", "2-9", 70)
     assert done.lost == []
     assert [failed.pk for failed in done.failed] == ([run.pk] if state == "failed" else [])
@@ -162,11 +164,12 @@ def test_a_failure_is_told_on_run_attempt_event_and_dead_letter(account):
 
     run.refresh_from_db()
     error = {"class": "agent_bug", "type": "RuntimeError", "message": "boom ä", "traceback": "trace"}
+    error["cause"] = "fatal"
     assert (run.error, run.attempts.get().error) == (error, error)
     assert run.transitions.get(fence=3).data["error"] == {**error, "traceback": ""}
     letter = DeadLetter.objects.get()
     assert (letter.run_id, letter.reason, letter.error_class, letter.message) == (
-        run.pk, "failed", "agent_bug", "boom ä",
+        run.pk, "fatal", "agent_bug", "boom ä",
     )  # fmt: skip
 
 
@@ -231,7 +234,7 @@ def test_a_set_of_two_price_books_books_each_by_its_own(account):
 # -- hand back -------------------------------------------------------------------------------------------------------
 def handed_back(claimed, **fields):
     left = in_transaction(lambda: hand_back(claimed, actor="w1", reason="late", **fields))
-    return None if left is None else left[1]
+    return None if left is None else left.moved.row
 
 
 def test_a_handed_back_run_is_queued_again_uncounted(account):
@@ -272,7 +275,8 @@ def test_a_hand_back_leaves_a_log_that_is_ahead_behind(account):
 
 # -- takeover --------------------------------------------------------------------------------------------------------
 def taken(lost):
-    return in_transaction(lambda: take_over(lost, actor="sweeper"))
+    left = in_transaction(lambda: take_over(lost, actor="sweeper"))
+    return None if left is None else left.moved.row
 
 
 def test_a_lost_run_is_interrupted_at_the_cost_its_worker_reported_last(account):

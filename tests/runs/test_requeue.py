@@ -7,7 +7,7 @@ from quotas.models import Account, AuditEntry, Hold
 from runs import errors, selectors
 from runs.models import Run
 from runs.services import requeue_run
-from runs.services.submit import slot_of
+from runs.services.sessions import slot_of
 from runs.states import OPEN, TERMINAL
 from tests import builders, working
 from tests.working import registered
@@ -120,7 +120,7 @@ def test_a_requeue_is_exempt_from_the_dedupe_window(account):
     assert new.fingerprint is None
 
 
-def test_a_requeue_needs_money_a_place_and_its_session(account):
+def test_a_requeue_needs_money_and_a_place(account):
     old = builders.make_run("failed", account=account, session="s")
     before = working.rows()
 
@@ -130,14 +130,22 @@ def test_a_requeue_needs_money_a_place_and_its_session(account):
     Account.objects.filter(pk=account.pk).update(limit=10_000, max_in_flight=0)
     with pytest.raises(TooManyInFlight):
         requeue(old)
-    Account.objects.filter(pk=account.pk).update(max_in_flight=9)
-    busy = working.submit(account, session="s")
-    with pytest.raises(errors.SessionBusy):
-        requeue(old)
-    working.finish(working.finish_of(*working.claim(busy)))
+    assert working.new_rows(before) == {}
 
+    Account.objects.filter(pk=account.pk).update(max_in_flight=9)
     assert requeue(old).run.session_slot == slot_of("s")
-    assert working.new_rows(before)["Run"] == 2
+
+
+def test_a_requeue_into_a_busy_session_waits_for_its_turn(account):
+    old = builders.make_run("failed", account=account, session="s")
+    busy = working.submit(account, session="s")
+
+    new = requeue(old).run
+
+    assert (new.state, new.session_slot, new.blocked_by_session) == ("scheduled", None, slot_of("s"))
+    working.finish(working.finish_of(*working.claim(busy)))
+    new.refresh_from_db()
+    assert (new.state, new.session_slot, new.blocked_by_session) == ("queued", slot_of("s"), None)
 
 
 def test_a_requeue_of_another_accounts_run_finds_none(account, other_account):

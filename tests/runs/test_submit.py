@@ -75,7 +75,7 @@ def test_an_accepted_run_has_a_row_a_transition_and_a_hold(account):
         (errors.InvalidInputRefused, {"input": {"bytes": -1}}),
         (errors.InvalidInputRefused, {"input": None}),
         (errors.InvalidInputRefused, {"input": []}),
-        (errors.Unsupported, {"on_busy": "enqueue"}),
+        (errors.Unsupported, {"on_busy": "steal"}),
         (errors.InvalidRequest, {"priority": "urgent"}),
         (errors.PriorityTooHigh, {"priority": "critical"}),
         (errors.InvalidRequest, {"time_limit": 0}),
@@ -210,7 +210,7 @@ def test_keys_and_sessions_that_only_look_alike_are_different(account, first, se
 def test_a_key_is_free_again_after_a_day(account):
     old = submit(account, idempotency_key="k")
     yesterday = timezone.now() - dt.timedelta(hours=25)
-    Run.objects.filter(pk=old.pk).update(queued_at=yesterday)
+    Run.objects.filter(pk=old.pk).update(submitted_at=yesterday)
 
     new = submit(account, idempotency_key="k", input={"value": 2})
 

@@ -11,8 +11,8 @@ from runs.transitions import Move, begin, lock_runs, transition
 from tests import builders, working
 
 pytestmark = pytest.mark.django_db
-MOVES = [edge for edge in EDGES if edge is not SUBMIT]
-BUILDABLE = [RunState.QUEUED, RunState.RUNNING, *sorted(TERMINAL)]
+MOVES = [edge for edge in EDGES if edge.sources]
+BUILDABLE = [RunState.SCHEDULED, RunState.QUEUED, RunState.RUNNING, *sorted(TERMINAL)]
 
 
 def move(run, edge, **fields):
@@ -166,7 +166,7 @@ def test_a_submitted_run_begins_at_fence_one(account):
     run = Run(account=account, agent="probe.ret", input_json="{}", time_limit_seconds=1, queue_wait_seconds=1)
     run.queued_at = built.queued_at
 
-    row = begin(run, actor="x" * 300, data={})
+    row = begin(run, SUBMIT, actor="x" * 300, data={})
 
     assert (row.fence, row.kind, len(row.actor)) == (1, "run.queued", 150)
     assert (Run.objects.get(pk=run.pk).state, Run.objects.get(pk=run.pk).fence) == ("queued", 1)

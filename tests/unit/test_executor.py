@@ -11,12 +11,12 @@ from quotas.errors import UnknownPrice
 from runs.agents import AgentSpec
 from runs.outcomes import Cancelled, ErrorClass, Failed, Fatal, Interrupted, InvalidInput, Succeeded
 from tests import working
-from workers.executor import Execution, Stop
+from workers.executor import Execution, Stop, Time
 
 
 def execution(handler, *, run_input=None, time_limit=20.0, grace=0.05, **fields):
     spec = AgentSpec(name="test", handler=handler, **fields)
-    return Execution(spec, working.context(), run_input, time_limit=time_limit, grace=grace)
+    return Execution(spec, working.context(), run_input, time=Time(time_limit), grace=grace)
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ async def test_a_handler_gets_its_context_and_its_input(threads):
     [
         (RuntimeError("boom"), ErrorClass.AGENT_BUG, "RuntimeError"),
         (Fatal("boom"), ErrorClass.AGENT_BUG, "Fatal"),
-        (Fatal("boom", ErrorClass.PROVIDER), ErrorClass.PROVIDER, "Fatal"),
+        (Fatal("boom", ErrorClass.NOT_CONFIGURED), ErrorClass.NOT_CONFIGURED, "Fatal"),
         (InvalidInput("boom"), ErrorClass.INPUT, "InvalidInput"),
         (UnknownPrice(model="boom", kind="input"), ErrorClass.UNKNOWN_PRICE, "UnknownPrice"),
         (MemoryError("boom"), ErrorClass.AGENT_BUG, "MemoryError"),
@@ -177,7 +177,7 @@ async def test_the_time_limit_ends_a_handler_and_says_so(threads):
     assert isinstance(outcome, Failed)
     assert (outcome.error_class, outcome.message) == (
         ErrorClass.TIMEOUT,
-        "The time limit of 0.05 s passed.",
+        "The time limit passed.",
     )
 
 

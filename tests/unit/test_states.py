@@ -33,6 +33,8 @@ def test_an_edge_out_of_running_belongs_to_the_owner():
         "run.cancelled",
         "run.interrupted",
         "run.handed_back",
+        "run.retrying",
+        "run.retaken",
     }
 
 
@@ -41,5 +43,5 @@ def test_no_edge_mixes_running_with_other_sources():
         assert not edge.by_owner or edge.sources == {RunState.RUNNING}
 
 
-def test_exactly_one_edge_has_no_source():
-    assert [edge for edge in EDGES if not edge.sources] == [states.SUBMIT]
+def test_only_a_submit_has_no_source():
+    assert [edge for edge in EDGES if not edge.sources] == [states.SUBMIT, states.SUBMIT_LATER]

@@ -43,6 +43,19 @@ def test_the_list_shows_the_accounts_own(client, letter, other_account):
     assert "payload" not in results[0]
 
 
+def test_a_letter_carries_the_runs_attempts_and_its_last_answer(client, account):
+    error = {"class": "bad_output", "type": "BadOutput", "message": "no number", "traceback": "", "cause": "exhausted"}
+    run = builders.make_run("failed", account=account, error=error, result_json='{"said":1}', attempt=3, max_attempts=3)
+    letter = builders.make_dead_letter(run, reason="exhausted")
+    other = builders.make_dead_letter(builders.make_run("failed", account=account), reason="crash_loop")
+
+    shown = client.get(f"{LETTERS}/{letter.pk}").json()
+
+    facts = {name: shown[name] for name in ("reason", "attempt", "max_attempts", "answer")}
+    assert facts == {"reason": "exhausted", "attempt": 3, "max_attempts": 3, "answer": {"said": 1}}
+    assert client.get(f"{LETTERS}/{other.pk}").json()["answer"] is None
+
+
 def test_the_list_is_paged_and_filtered(client, account):
     letters = [builders.make_dead_letter(builders.make_run(RunState.FAILED, account=account)) for _ in range(3)]
     letters[0].state = DeadLetter.State.DISCARDED

@@ -218,8 +218,7 @@ def test_putting_back_does_not_free_a_slot_that_another_run_has_by_now(account, 
 
 def test_a_run_whose_agent_nobody_knew_in_time_fails(account, desk, redis):
     run = working.submit(account, agent="probe.sleep")
-    old = timezone.now() - dt.timedelta(seconds=run.queue_wait_seconds + 5)
-    Run.objects.filter(pk=run.pk).update(queued_at=old)
+    Run.objects.filter(pk=run.pk).update(waits_until=timezone.now() - dt.timedelta(seconds=5))
 
     desk.handle()
 

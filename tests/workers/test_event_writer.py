@@ -139,7 +139,7 @@ def test_a_fenced_terminal_event_does_not_keep_the_entry(writing, redis, account
 
     done = end_set(broker.client(), [Ending(writing.owned.entry, working.finish_of(writing.claimed))])
 
-    assert [row.kind for row in done.moved] == ["run.succeeded"]
+    assert [one.row.kind for one in done.moved] == ["run.succeeded"]
     assert writing.log == ["1-1", "2-1", "9-1"]
     assert redis.xlen(keys.ready("default", "normal")) == 0
     assert redis.hlen(keys.index("default")) == 0

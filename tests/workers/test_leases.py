@@ -8,10 +8,12 @@ from django.utils import timezone
 
 from quotas.prices import set_price
 from runs import broker, keys
+from runs.limits import Limit
 from runs.models import Attempt, Run
 from runs.services import cancel_run
 from tests import working
 from tests.racing import held_open
+from workers.executor import Stop
 from workers.heartbeat import Heartbeat
 from workers.leases import LeaseKeeper, Listeners
 from workers.owned import OwnedRuns
@@ -26,9 +28,11 @@ class Beating:
     def __init__(self, **fields):
         self.config = working.config(lease=LEASE, **fields)
         self.owned = OwnedRuns()
-        self.cancelled, self.lost = [], []
+        self.stopped, self.lost = [], []
         listeners = Listeners(
-            lambda owned: self.cancelled.append(owned.run_id), lambda owned: self.lost.append(owned.run_id)
+            stop=lambda owned, reason: self.stopped.append((owned.run_id, reason)),
+            drain=lambda: None,
+            lost=lambda owned: self.lost.append(owned.run_id),
         )
         client = broker.client()
         self.keeper = LeaseKeeper(self.config, self.owned, client, listeners, Heartbeat(self.config, client))
@@ -45,7 +49,7 @@ class Beating:
         return made
 
     def beat(self):
-        self.keeper.beat_once()
+        return self.keeper.beat_once()
 
 
 def expire(owned):
@@ -69,7 +73,7 @@ def test_a_beat_renews_every_run_from_the_databases_now(account, worker):
 
     assert all(LEASE - 3 < left(owned) <= LEASE for owned in made)
     assert all(owned.renewed_at > 0 for owned in made)
-    assert (worker.cancelled, worker.lost) == ([], [])
+    assert (worker.stopped, worker.lost) == ([], [])
 
 
 def test_a_beat_without_runs_is_a_beat(worker):
@@ -113,8 +117,20 @@ def test_a_beat_passes_on_what_is_to_be_cancelled(account, worker):
 
     worker.beat()
 
-    assert worker.cancelled == [wanted.run_id]
+    assert worker.stopped == [(wanted.run_id, Stop.CANCEL)]
     assert left(wanted) > LEASE - 3
+    assert left(other) > LEASE - 3
+
+
+@pytest.mark.parametrize("limit", Limit)
+def test_a_beat_passes_on_which_limit_in_time_has_passed(account, worker, limit):
+    late, other = worker.own(account, 2)
+    Run.objects.filter(pk=late.run_id).update(stop_requested=limit, stop_requested_at=timezone.now())
+
+    worker.beat()
+
+    assert worker.stopped == [(late.run_id, Stop(limit.value))]
+    assert left(late) > LEASE - 3
     assert left(other) > LEASE - 3
 
 
@@ -143,6 +159,17 @@ def test_a_row_that_is_gone_is_lost(account, worker):
     assert worker.lost == [gone.run_id]
 
 
+def test_a_run_that_this_worker_has_just_ended_is_not_lost(account, worker):
+    owned, other = worker.own(account, 2)
+    for one in (owned, other):
+        Run.objects.filter(pk=one.run_id).update(fence=3, claim_token=None)
+    owned.ending = True
+
+    worker.beat()
+
+    assert worker.lost == [other.run_id]
+
+
 @pytest.mark.row_locks
 def test_a_row_that_is_being_decided_on_is_passed_over_and_not_lost(account, worker):
     decided, other = worker.own(account, 2)
@@ -166,10 +193,10 @@ def test_a_beat_without_the_database_renews_and_loses_nothing(account, worker):
         return run(sql, params, many, context)
 
     with connection.execute_wrapper(execute):
-        worker.beat()
+        assert not worker.beat()  # to be tried again soon
 
     assert (worker.lost, owned.renewed_at) == ([], 0)
-    worker.beat()
+    assert worker.beat()
     assert left(owned) > LEASE - 3
 
 

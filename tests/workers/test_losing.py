@@ -131,6 +131,23 @@ def test_a_run_that_was_not_renewed_in_time_is_stopped_and_its_neighbour_is_not(
     invariants.check_money([account])
 
 
+def test_a_run_whose_policy_is_rerun_is_tried_again_by_the_owner_that_lost_its_lease(account, night):
+    (owned,) = night.own(account)
+    owned.run.on_lost = "rerun"
+    Run.objects.filter(pk=owned.run_id).update(on_lost="rerun", max_attempts=2)
+
+    async def scene():
+        await until(lambda: said(owned.run_id) == ["before"])
+        age(owned)
+
+    night.work(scene, owned)
+
+    run = Run.objects.get(pk=owned.run_id)
+    assert (run.state, run.attempt, run.attempts.get().error_class) == ("scheduled", 2, "lost_worker")
+    assert run.transitions.get(fence=3).kind == "run.retrying"
+    invariants.check_money([account])
+
+
 def test_a_stopped_run_whose_handler_has_an_answer_may_still_end_with_it(account, night):
     night.ignores = True
     (owned,) = night.own(account)

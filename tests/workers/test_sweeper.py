@@ -115,7 +115,7 @@ def test_a_submit_while_redis_was_away_is_relayed(account, own_redis, redis, swe
 
 def test_old_and_young_runs_are_relayed_and_what_is_not_queued_is_not(account, redis, sweeper):
     sweeper.run_once()  # the epoch is there: the relay alone brings what follows
-    old = queued(account, queued_at=timezone.now() - dt.timedelta(hours=1))
+    old = queued(account, queued_at=timezone.now() - dt.timedelta(hours=1), queue_wait_seconds=7200.0)
     young = queued(account)
     builders.make_run("running", account=account)
     builders.make_run("succeeded", account=account)

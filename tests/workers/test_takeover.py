@@ -4,13 +4,15 @@ import datetime as dt
 import time
 
 import pytest
-from django.db import DatabaseError, connection
+from django.db import DatabaseError, DataError, OperationalError, connection
 from django.utils import timezone
 
-from runs import broker, keys, ready
+from quotas.database import in_transaction
+from runs import announcing, broker, keys, ready
 from runs.models import Run
+from runs.services import schedule, take_over_dead
 from tests import invariants, working
-from workers import takeover
+from workers import aftermath, takeover
 from workers.takeover import Takeover
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -151,10 +153,34 @@ def test_a_failed_takeover_empties_the_memory_too(running, sweeping, clock):
     assert later_look(sweeping, clock, LEASE / 2) == 1
 
 
+def test_a_run_that_cannot_be_taken_over_holds_up_no_other(account, running, sweeping, clock):
+    other = working.submit(account)
+    working.claim(other)
+    lapse(other, seconds=1.0)  # looked at after the first one
+    sweeping.run_once()
+
+    def odd(run, sql, params, many, context):
+        if sql.startswith("UPDATE") and running.pk.hex in str(params).replace("-", ""):
+            raise DataError("a number out of range")
+        return run(sql, params, many, context)
+
+    with connection.execute_wrapper(odd):
+        assert later_look(sweeping, clock, LEASE / 2) == 1
+
+    assert (state(running), state(other)) == ("running", "interrupted")
+
+
+def test_what_was_remembered_long_ago_counts_for_nothing(running, sweeping, clock):
+    sweeping.run_once()
+
+    assert later_look(sweeping, clock, 2 * LEASE + 1) == 0
+    assert later_look(sweeping, clock, LEASE / 2) == 1
+
+
 def fails_on(word):
     def execute(run, sql, params, many, context):
         if sql.startswith(word):
-            raise DatabaseError("the server went away")
+            raise OperationalError("the server went away")
         return run(sql, params, many, context)
 
     return execute
@@ -177,3 +203,18 @@ def test_a_takeover_without_redis_is_a_takeover(account, own_redis, running, swe
 
     assert later_look(sweeping, clock, LEASE) == 1
     assert state(running) == "interrupted"
+
+
+def test_what_somebody_dispatched_since_is_not_acknowledged_with_the_lost_entry(account, redis):
+    run = working.submit(account, on_lost="rerun", max_attempts=3)
+    claimed = working.claim(run)[0]
+    left = in_transaction(lambda: take_over_dead(run.pk, worker=claimed.run.worker, actor="sweeper"))
+    Run.objects.filter(pk=run.pk).update(not_before=timezone.now() - dt.timedelta(seconds=1))
+    announcing.announce_moved(in_transaction(lambda: schedule.promote_due(actor="another sweeper")))
+    dispatched = ready.named_entry(redis, run)
+
+    aftermath.announce_left(broker.client(), left)
+
+    assert ready.named_entry(redis, run) == dispatched
+    assert dispatched[1] in [entry_id.decode() for entry_id, _ in redis.xrange(keys.ready("default", "normal"))]
+    assert working.log_of(run) == ["1-1", "2-1", "3-1", "4-1"]

@@ -5,9 +5,11 @@ Registered only with `AGENTOPS_PROBE_AGENTS=1`. Every attempt appends JSON lines
 """
 
 import asyncio
+import ctypes
 import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,8 +17,9 @@ from typing import Any
 
 from django.conf import settings
 
-from runs.agents import agent
-from runs.outcomes import Fatal, InvalidInput
+from runs.agents import OVERRIDES, agent
+from runs.outcomes import BadOutput, ErrorClass, Fatal, InvalidInput, Retryable
+from runs.retry import Backoff
 from workers.context import Context
 
 ESTIMATE = 1000  # micro-units
@@ -27,11 +30,22 @@ COUNT = {"type": "integer", "minimum": 0}
 
 
 def _probe(
-    name: str, properties: dict[str, Any], estimate: int | Callable[[Any], int] = ESTIMATE, sample: Any = None
+    name: str,
+    properties: dict[str, Any],
+    estimate: int | Callable[[Any], int] = ESTIMATE,
+    sample: Any = None,
+    **fields: Any,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a probe: nothing in its input is required, and what it does not know it ignores."""
     schema = {"type": "object", "properties": properties}
-    return agent(name, input_schema=schema, estimate=estimate, allow=frozenset({"time_limit"}), sample=sample or {})
+    return agent(
+        name,
+        input_schema=schema,
+        estimate=estimate,
+        allow=OVERRIDES,
+        sample=sample or {},
+        **fields,
+    )
 
 
 def _trace(ctx: Context, phase: str) -> None:
@@ -77,6 +91,14 @@ async def sleep(ctx: Context, run_input: dict[str, Any]) -> dict[str, Any]:
     return {"slept": run_input.get("seconds", 1)}
 
 
+@_probe("probe.few", {"seconds": NUMBER}, sample={"seconds": 5}, max_running=2)
+async def few(ctx: Context, run_input: dict[str, Any]) -> dict[str, Any]:
+    """Wait like probe.sleep; only two runs of it are at work at once."""
+    with _traced(ctx):
+        await asyncio.sleep(run_input.get("seconds", 1))
+    return {"slept": run_input.get("seconds", 1)}
+
+
 @_probe("probe.block", {"seconds": NUMBER}, sample={"seconds": 5})
 async def block(ctx: Context, run_input: dict[str, Any]) -> dict[str, Any]:
     """Compute in the event loop and let nobody else in."""
@@ -107,6 +129,8 @@ EXCEPTIONS: dict[str, Callable[[str], BaseException]] = {
     "CancelledError": asyncio.CancelledError,
     "Fatal": Fatal,
     "InvalidInput": InvalidInput,
+    "Retryable": Retryable,
+    "BadOutput": BadOutput,
 }
 
 
@@ -200,6 +224,65 @@ async def ret(ctx: Context, run_input: dict[str, Any]) -> Any:
         return run_input["value"] if "value" in run_input else "x" * run_input.get("bytes", 0)
 
 
+@_probe(
+    "probe.retryable",
+    {"fails": COUNT, "after": NUMBER, "seconds": NUMBER, "class": {"enum": ["provider_transient", "provider_limit"]}},
+    sample={"fails": 1, "after": 2, "seconds": 1},
+    max_attempts=3,
+)
+async def retryable(ctx: Context, run_input: dict[str, Any]) -> dict[str, Any]:
+    """Say something, wait `seconds`, and fail the first `fails` attempts like a provider, to be retried `after` s."""
+    with _traced(ctx):
+        ctx.delta(f"This is what attempt {ctx.attempt} says. ")
+        await asyncio.sleep(run_input.get("seconds", 0))
+        fails = run_input.get("fails")
+        if fails is None or ctx.attempt <= fails:
+            error_class = ErrorClass(run_input.get("class", "provider_transient"))
+            message = f"no answer on attempt {ctx.attempt}"
+            raise Retryable(message, after=run_input.get("after"), error_class=error_class)
+    return {"attempt": ctx.attempt}
+
+
+@_probe(
+    "probe.bad_output",
+    {"fails": COUNT, "by": {"enum": ["schema", "ctx"]}},
+    sample={"fails": 1},
+    output_schema={"type": "object", "properties": {"answer": {"type": "integer"}}, "required": ["answer"]},
+    max_attempts=3,
+    backoff=Backoff(base=1.0, cap=2.0),
+)
+async def bad_output(ctx: Context, run_input: dict[str, Any]) -> dict[str, Any]:
+    """Answer what does not fit the output schema (or, `by` ctx, is refused by itself) in the first `fails` attempts."""
+    with _traced(ctx):
+        ctx.delta(f"This is the answer of attempt {ctx.attempt}. ")
+        fails = run_input.get("fails")
+        if fails is not None and ctx.attempt > fails:
+            return {"answer": ctx.attempt}
+        answer = {"answer": f"none on attempt {ctx.attempt}"}
+        if run_input.get("by") == "ctx":
+            ctx.bad_output(f"no whole number on attempt {ctx.attempt}", answer)
+        return answer
+
+
+NO_PROGRESS_SECONDS = 3.0
+
+
+@_probe(
+    "probe.silent",
+    {"seconds": NUMBER, "ticks": COUNT},
+    sample={"seconds": 10, "ticks": 1},
+    no_progress_seconds=NO_PROGRESS_SECONDS,
+)
+async def silent(ctx: Context, run_input: dict[str, Any]) -> dict[str, Any]:
+    """Emit `ticks` events one after the other, each followed by `seconds` of silence; more than 3 are too many."""
+    with _traced(ctx):
+        ticks = run_input.get("ticks", 1)
+        for number in range(ticks):
+            ctx.emit("probe.tick", {"n": number})
+            await asyncio.sleep(run_input.get("seconds", 1))
+    return {"ticks": ticks}
+
+
 @_probe("probe.suicide", {"seconds": NUMBER})
 async def suicide(ctx: Context, run_input: dict[str, Any]) -> None:
     """Kill its own process after `seconds` (default: at once), as if by the kernel."""
@@ -222,3 +305,58 @@ async def stubborn(ctx: Context, run_input: dict[str, Any]) -> dict[str, Any]:
                 ignored += 1
                 _trace(ctx, "cancelled")
     return {"ignored": ignored}
+
+
+def _segfault(_run_input: dict[str, Any]) -> None:
+    ctypes.string_at(0)
+
+
+def _exit(run_input: dict[str, Any]) -> None:
+    os._exit(run_input.get("code", 3))
+
+
+def _die(_run_input: dict[str, Any]) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def _spawn(ctx: Context, run_input: dict[str, Any]) -> Any:
+    """Start two programs, one in our process group and one out of it, and go on like probe.stubborn."""
+    for is_apart in (False, True):
+        subprocess.Popen(["sleep", str(run_input.get("seconds", 1))], start_new_session=is_apart)  # noqa: S603, S607, ASYNC220
+    return await stubborn(ctx, run_input)
+
+
+ENDS: dict[str, Callable[[dict[str, Any]], None]] = {"segv": _segfault, "exit": _exit, "die": _die}
+WORKS: dict[str, Callable[[Context, dict[str, Any]], Any]] = {
+    "sleep": sleep,
+    "block": block,
+    "stubborn": stubborn,
+    "spawn": _spawn,
+    "emit": emit,
+    "spend": spend,
+    "raise": raise_text,
+    "ret": ret,
+}
+ISOLATED = {
+    "do": {"enum": [*ENDS, *WORKS]},
+    "seconds": NUMBER,
+    "code": COUNT,
+    "count": COUNT,
+    "bytes": COUNT,
+    "times": COUNT,
+    "amount": {},
+    "value": {},
+    "text": {"type": "string"},
+    "type": {"enum": list(EXCEPTIONS)},
+}
+
+
+@_probe("probe.isolated", ISOLATED, sample={"do": "stubborn", "seconds": 30}, isolation="process")
+async def isolated(ctx: Context, run_input: dict[str, Any]) -> Any:
+    """Do in a process of its own what the probe of that name does, or end that process: `exit`, `die`, `segv`."""
+    what = run_input.get("do", "sleep")
+    if what in WORKS:
+        return await WORKS[what](ctx, run_input)
+    with _traced(ctx):
+        ENDS[what](run_input)
+    return None

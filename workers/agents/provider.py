@@ -16,7 +16,7 @@ from openai import AsyncOpenAI, AsyncStream
 from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam
 
-from runs.outcomes import ErrorClass, Fatal
+from runs.outcomes import ErrorClass, Fatal, Retryable
 from workers.agents.provider_errors import in_our_words
 from workers.usage import Usage
 
@@ -75,7 +75,7 @@ async def stream_chat(
 ) -> Answer:
     """Ask, call `on_text` for every piece as it arrives, and return the whole answer.
 
-    Raises Fatal(provider), or InvalidInput when the provider refuses the request for its content.
+    Raises Retryable, Fatal, or InvalidInput when the provider refuses the request for its content.
     """
     answer = Answer()
     with in_our_words(request.model):
@@ -87,10 +87,9 @@ async def stream_chat(
         finally:
             _count(usage, request, answer)
     if answer.finish_reason is None and answer.reported is None:
-        raise Fatal(
+        raise Retryable(
             f"The model endpoint broke off the answer of {request.model} before its end. Check that OPENAI_BASE_URL "
             "is the address of an OpenAI-compatible API (it usually ends in /v1).",
-            ErrorClass.PROVIDER,
         )
     return answer
 
@@ -160,16 +159,15 @@ def _part(count: int | None, whole: int) -> int:
 
 
 async def embed(client: AsyncOpenAI, usage: Usage, model: str, texts: Sequence[str]) -> list[Vector]:
-    """Return one vector (float32) for each text, in order. Raises Fatal(provider), InvalidInput."""
+    """Return one vector (float32) for each text, in order. Raises Retryable, Fatal, InvalidInput."""
     with in_our_words(model):
         reply = await client.embeddings.create(model=model, input=list(texts), encoding_format="float")
     reported = getattr(reply, "usage", None)  # not every server counts embeddings
     usage.add(model, embedding=reported.prompt_tokens if reported else _letters(texts) // LETTERS_PER_TOKEN + 1)
     vectors = [array("f", row.embedding) for row in sorted(reply.data, key=lambda row: row.index)]
     if len(vectors) != len(texts) or not all(vectors):
-        raise Fatal(
+        raise Retryable(
             f"The model endpoint answered {len(vectors)} vectors for {len(texts)} texts ({model}).",
-            ErrorClass.PROVIDER,
         )
     return vectors
 

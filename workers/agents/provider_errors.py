@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import openai
 from django.conf import settings
 
-from runs.outcomes import ErrorClass, Fatal, InvalidInput
+from runs.outcomes import ErrorClass, Fatal, InvalidInput, Retryable
 
 MESSAGE_MAX = 300
 KEY_LIKE = re.compile(r"\b(?:sk|pk|key|Bearer)[-_ ][\w*.-]{6,}", re.IGNORECASE)
@@ -26,7 +26,7 @@ class WindowExceeded(InvalidInput):
 
 @contextmanager
 def in_our_words(model: str) -> Iterator[None]:
-    """Turn whatever the client raises into Fatal or InvalidInput.
+    """Turn whatever the client raises into Retryable, Fatal or InvalidInput.
 
     The original is not chained: its request and response may carry the key and the account.
     """
@@ -49,23 +49,40 @@ def in_our_words(model: str) -> Iterator[None]:
         ) from None
 
 
-def _of_status(model: str, error: openai.APIStatusError) -> Fatal:
+def _of_status(model: str, error: openai.APIStatusError) -> Fatal | Retryable:
     status = error.status_code
     if status in {401, 403}:
         # The provider's sentence is left out: it often repeats a part of the key.
-        return _provider(f"The model endpoint {_place()} refused the API key (HTTP {status}). Check OPENAI_API_KEY.")
+        return Fatal(
+            f"The model endpoint {_place()} refused the API key (HTTP {status}). Check OPENAI_API_KEY.",
+            ErrorClass.NOT_CONFIGURED,
+        )
     if status == 404:
-        return _provider(
+        return Fatal(
             f"The model endpoint {_place()} does not know the model {model!r} or the address (HTTP 404). "
-            "Check AGENTOPS_MODEL and OPENAI_BASE_URL."
+            "Check AGENTOPS_MODEL and OPENAI_BASE_URL.",
+            ErrorClass.NOT_CONFIGURED,
         )
     if status == 429:
         said = _clean(_message(error.body, error))
-        return _provider(f"The model endpoint limits the rate or the budget (HTTP 429): {said}")
+        return Retryable(
+            f"The model endpoint limits the rate or the budget (HTTP 429): {said}",
+            after=_retry_after(error),
+            error_class=ErrorClass.PROVIDER_LIMIT,
+        )
     return _of_text(model, _message(error.body, error), status)
 
 
-def _of_text(model: str, text: str, status: int | None) -> Fatal:
+def _retry_after(error: openai.APIStatusError) -> float | None:
+    """Return the seconds the provider asks to wait; None where it says nothing, or a date."""
+    try:
+        seconds = float(error.response.headers.get("retry-after", ""))
+    except ValueError:
+        return None
+    return seconds if seconds >= 0 else None
+
+
+def _of_text(model: str, text: str, status: int | None) -> Fatal | Retryable:
     """Return the failure for a message of the provider; what a request's content caused is the input's fault."""
     said = _clean(text)
     if CONTEXT_WORDS.search(text):
@@ -76,8 +93,8 @@ def _of_text(model: str, text: str, status: int | None) -> Fatal:
     return _provider(f"The model endpoint failed{number}: {said}")
 
 
-def _provider(message: str) -> Fatal:
-    return Fatal(message, ErrorClass.PROVIDER)
+def _provider(message: str) -> Retryable:
+    return Retryable(message, error_class=ErrorClass.PROVIDER_TRANSIENT)
 
 
 def _message(body: object, error: openai.APIError) -> str:

@@ -14,17 +14,21 @@ from django.conf import settings
 from django.core.management.base import CommandParser
 
 from quotas.command import DONE
-from quotas.json_rules import digest, parse
+from quotas.json_rules import parse
 from quotas.models import Priority
-from runs.agents import AgentSpec
+from runs.agents import OVERRIDES, AgentSpec
 from runs.command import RunCommand, run_facts
-from runs.serializers import SubmitIn
+from runs.models import OnLost
+from runs.serializers import SubmitIn, body_digest
 from runs.services.files import clean_name, store_upload
+from runs.services.overrides import ON_BUSY
 from runs.services.submit import find_spec, submit_run
 from runs.uploads import HEAD_BYTES, UploadTooLarge, type_of
 from runs.watch import Watcher
 
 PIECE_BYTES = 256 * 1024
+# Options by the API's name of their field; None means that nothing was said.
+FIELDS = ("priority", "session", "on_busy", "delay", "start_at", "deadline_seconds", *sorted(OVERRIDES))
 
 
 class Command(RunCommand):
@@ -42,7 +46,17 @@ class Command(RunCommand):
             help="upload a file and put its id into the input's field; may be repeated",
         )
         parser.add_argument("--priority", choices=Priority.values)
-        parser.add_argument("--session", default="", help="one run at a time a session")
+        parser.add_argument("--session", help="one run at a time a session")
+        parser.add_argument("--on-busy", choices=ON_BUSY, help="what to do when the session has a run (reject)")
+        parser.add_argument("--delay", type=float, metavar="S", help="begin S seconds from now, or later")
+        parser.add_argument("--start-at", metavar="TIME", help="begin then, or later: 2031-05-01T09:00:00+02:00")
+        parser.add_argument(
+            "--deadline", type=float, dest="deadline_seconds", metavar="S", help="be over S seconds from now"
+        )
+        may = "for agents that allow it"
+        parser.add_argument("--time-limit", type=float, metavar="S", help=f"seconds for one attempt, {may}")
+        parser.add_argument("--max-attempts", type=int, metavar="N", help=f"how often it is tried, {may}")
+        parser.add_argument("--on-lost", choices=OnLost.values, help=f"what to do when its worker is lost, {may}")
         parser.add_argument("--idempotency-key", help="the same key and input answer the first run")
         parser.add_argument("--watch", action="store_true", help="follow the run until it ends")
 
@@ -56,7 +70,7 @@ class Command(RunCommand):
             account=self.account,
             actor=self.actor,
             idempotency_key=options["idempotency_key"],
-            idempotency_digest=digest(body),
+            idempotency_digest=body_digest(body),
             **body,
         )
         run = submitted.run
@@ -76,10 +90,10 @@ class Command(RunCommand):
         if key is not None and not (1 <= len(key) <= 200 and key.isascii() and key.isprintable()):
             self.usage("--idempotency-key has 1 to 200 printable ASCII characters.")
         given = {"agent": options["agent"], "input": run_input}
-        given |= {name: options[name] for name in ("priority", "session") if options[name]}
+        given |= {name: options[name] for name in FIELDS if options[name] is not None}
         serializer = SubmitIn(data=given)
         if not serializer.is_valid():
-            self.usage("; ".join(f"{name}: {error}" for name, error in serializer.errors.items()))
+            self.usage("; ".join(f"{name}: {' '.join(map(str, said))}" for name, said in serializer.errors.items()))
         return dict(serializer.validated_data)
 
     def _input(self, given: str | None) -> Any:

@@ -38,12 +38,21 @@ const LIFECYCLE = {
   "run.started": "running",
   "run.waiting": "waiting",
   "run.handed_back": "queued",
+  "run.retaken": "scheduled",
   "run.succeeded": "succeeded",
   "run.failed": "failed",
   "run.cancelled": "cancelled",
   "run.interrupted": "interrupted",
 };
 const TERMINAL = new Set(["succeeded", "failed", "cancelled", "interrupted"]);
+
+/* The state a lifecycle event leads to; undefined for every other event. A retry waits only where it says until when. */
+export function stateAfter(event) {
+  if (event.kind === "run.retrying") {
+    return event.data && event.data.not_before ? "scheduled" : "queued";
+  }
+  return LIFECYCLE[event.kind];
+}
 
 /* An event id "<fence>-<seq>" as two numbers; null for anything else. */
 export function parseId(id) {
@@ -57,6 +66,13 @@ export function compareIds(a, b) {
   return left[0] - right[0] || left[1] - right[1];
 }
 
+/* Whether a rollback voids an event: one of an earlier fence, after the id that it keeps (empty: all of them). */
+export function isVoid(id, rollbackId, after) {
+  const fence = (parseId(rollbackId) || [Infinity])[0];
+  const own = (parseId(id) || [0])[0];
+  return own < fence && !(after && compareIds(id, after) <= 0);
+}
+
 /* The output text of a run: pieces by event id, so that a rollback can take some of them back. */
 export class OutputText {
   constructor() {
@@ -67,13 +83,9 @@ export class OutputText {
     this.pieces.push({ id, text });
   }
 
-  /* Void the pieces of earlier fences after `after` (empty: all of earlier fences). */
+  /* Take back what the rollback of that id voids. */
   rollback(id, after) {
-    const fence = (parseId(id) || [Infinity])[0];
-    this.pieces = this.pieces.filter((piece) => {
-      const own = (parseId(piece.id) || [0])[0];
-      return own >= fence || (after && compareIds(piece.id, after) <= 0);
-    });
+    this.pieces = this.pieces.filter((piece) => !isVoid(piece.id, id, after));
   }
 
   toString() {
@@ -361,7 +373,7 @@ export class RunStream {
     }
     this._apply(event);
     this._tell("onEvent", event);
-    if (TERMINAL.has(LIFECYCLE[event.kind])) {
+    if (TERMINAL.has(stateAfter(event))) {
       this._end();
     }
   }
@@ -377,8 +389,9 @@ export class RunStream {
     } else if (event.kind === "gap") {
       this._tell("onGap", event);
     }
-    if (LIFECYCLE[event.kind]) {
-      this._tell("onState", LIFECYCLE[event.kind]);
+    const state = stateAfter(event);
+    if (state) {
+      this._tell("onState", state);
     }
   }
 

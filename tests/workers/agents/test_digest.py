@@ -150,7 +150,7 @@ def test_a_failing_endpoint_fails_the_run_as_the_providers(settings):
     with endpoint(settings, lambda reply, body: reply.problem(503, "out of memory")):
         done = run_agent("document.digest", {"text": TEXT})
 
-    assert (done.outcome, done.error["class"]) == ("failed", "provider")
+    assert (done.outcome, done.error["class"]) == ("failed", "provider_transient")
     assert done.artifacts == {}
 
 

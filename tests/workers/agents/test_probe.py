@@ -98,6 +98,6 @@ def test_ret_returns_what_it_is_told():
     assert run_agent("probe.ret", {"odd": "object"}).outcome == "failed"
 
 
-def test_probes_let_a_submit_choose_the_time_limit():
+def test_probes_let_a_submit_choose_what_may_be_chosen():
     for name in ("sleep", "block", "boom", "raise", "emit", "spend", "ret", "suicide", "stubborn"):
-        assert get_agent(f"probe.{name}").allow == {"time_limit"}
+        assert get_agent(f"probe.{name}").allow == {"time_limit", "max_attempts", "on_lost"}

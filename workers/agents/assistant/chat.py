@@ -4,7 +4,8 @@ from typing import Any
 
 from django.conf import settings
 
-from runs.agents import agent
+from runs.agents import OVERRIDES, agent
+from runs.outcomes import ErrorClass
 from runs.pricing import estimate_tokens
 from workers.agents.provider import ChatRequest, connect, stream_chat
 from workers.agents.tokens import tokens_of
@@ -72,7 +73,9 @@ def _estimate(run_input: dict[str, Any]) -> int:
     input_schema=SCHEMA,
     estimate=_estimate,
     models=_models,
-    allow=frozenset({"time_limit"}),
+    max_attempts=3,
+    retry_on=(ErrorClass.PROVIDER_TRANSIENT, ErrorClass.PROVIDER_LIMIT),
+    allow=OVERRIDES,
     sample={"prompt": "Tell me a short story about a lighthouse.", "max_tokens": 120},
 )
 async def chat(ctx: Context, run_input: dict[str, Any]) -> dict[str, Any]:

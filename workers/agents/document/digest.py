@@ -8,7 +8,8 @@ from typing import Any
 
 from django.conf import settings
 
-from runs.agents import agent
+from runs.agents import OVERRIDES, agent
+from runs.outcomes import ErrorClass
 from runs.pricing import estimate_tokens
 from workers.agents.document import keywords, rank
 from workers.agents.document.chapters import CHAPTERS_MAX, Chapter, find_chapters
@@ -109,7 +110,10 @@ def _estimate(run_input: dict[str, Any]) -> int:
     estimate=_estimate,
     models=_models,
     time_limit_seconds=1800,
-    allow=frozenset({"time_limit"}),
+    wall_clock_seconds=3600,  # so that a second attempt has time for its work
+    max_attempts=3,
+    retry_on=(ErrorClass.PROVIDER_TRANSIENT, ErrorClass.PROVIDER_LIMIT),
+    allow=OVERRIDES,
     sample={"text": "The lamp is lit at dusk. The keeper writes the hour in the log.", "questions": 1},
 )
 async def digest(ctx: Context, run_input: dict[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,9 @@ class Command(InstanceCommand):
             columns,
             [(row["queue"], row["priority"], row["waiting"], row["in_flight"], _age(row)) for row in status["queues"]],
         )
+        for row in status["parked"]:
+            at_work = f"{row['running']} of {row['most']} at work"
+            self.say(f"limit {row['limit']} in {row['queue']}: {row['parked']} parked, {at_work}")
         limit = status["slots"]["limit"]
         if limit is not None:
             for queue, used in status["slots"]["used"].items():

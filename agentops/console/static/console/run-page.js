@@ -1,6 +1,6 @@
 /* The page of one run: facts from the database, events from the stream. Data only ever becomes text nodes. */
 
-import { RunStream } from "../runs/run-stream.js";
+import { RunStream, isVoid } from "../runs/run-stream.js";
 
 const ROWS_MOST = 1000; // older rows leave the page; the API has them all
 const OUTPUT_MOST = 400000; // characters shown; the result has them all
@@ -8,6 +8,7 @@ const FACTS_MS = 5000;
 const FACTS_SOON_MS = 250;
 const SAY_MS = 5000;
 const MERGED = new Set(["output.delta", "run.progress"]);
+const NOTABLE = new Set(["gap", "output.rollback", "run.retrying", "run.retaken", "run.handed_back"]);
 
 const config = JSON.parse(document.getElementById("run-config").textContent);
 const byId = (id) => document.getElementById(id);
@@ -93,17 +94,21 @@ function setState(state) {
 
 function show(facts) {
   setState(facts.state);
+  byId("run-when").textContent = facts.when;
   fillPairs(byId("run-head"), facts.head.concat(facts.money));
   fillRows("run-attempts", facts.attempts);
   fillRows("run-usage", facts.usage);
+  fillRows("run-limits", facts.limits);
   fillRows("run-transitions", facts.transitions);
   fillRows("run-audit", facts.audit);
   fillLinks(facts);
   setText("run-result", facts.result);
+  setText("run-result-name", facts.result && facts.result_name);
   setText("run-error", facts.error);
   byId("run-cancel").hidden = !facts.may_cancel;
   byId("run-requeue").hidden = !facts.may_requeue;
-  byId("cancel-asked").hidden = !facts.cancel_asked;
+  byId("run-note").textContent = facts.note;
+  byId("run-note").hidden = !facts.note;
 }
 
 let factsTimer = null;
@@ -156,14 +161,29 @@ class Timeline {
       setTime(this.last.row.firstChild, event);
       return;
     }
-    const row = element("li", event.kind === "gap" ? "event event-gap" : "event");
+    const row = element("li", NOTABLE.has(event.kind) ? "event event-notable" : "event");
     const time = element("time", "quiet");
     setTime(time, event);
     this.last = { kind: event.kind, row, count: 1, characters: textLength(event) };
+    row.dataset.id = event.id || "";
+    row.dataset.kind = event.kind;
     row.append(time, element("b", "event-kind", event.kind), element("span", "event-data", ""));
     row.lastChild.textContent = summary(event, this.last);
     this.list.append(row);
+    if (event.kind === "output.rollback") {
+      this.strike(event);
+    }
     this.trim();
+  }
+
+  /* What a rollback takes back from the output stays in the list, crossed out. */
+  strike(event) {
+    const after = (event.data && event.data.after) || "";
+    for (const row of this.list.children) {
+      if (row.dataset.kind === "output.delta" && isVoid(row.dataset.id, event.id, after)) {
+        row.classList.add("event-void");
+      }
+    }
   }
 
   trim() {
@@ -187,6 +207,18 @@ function summary(event, merged) {
   if (event.kind === "run.progress") {
     return progressText(data);
   }
+  if (event.kind === "output.rollback") {
+    return `The text above${data.after ? ` since ${data.after}` : ""} is void: a new attempt begins anew.`;
+  }
+  if (event.kind === "run.retrying" || event.kind === "run.retaken") {
+    return retryText(data);
+  }
+  if (event.kind === "run.scheduled") {
+    return `Begins ${whenText(data)}.`;
+  }
+  if (event.kind === "run.handed_back") {
+    return `${data.reason || "Handed back"}; the attempt does not count.`;
+  }
   const text = JSON.stringify(data);
   return text === "{}" ? "" : text.length > 600 ? `${text.slice(0, 600)}…` : text;
 }
@@ -195,10 +227,37 @@ function setTime(target, event) {
   const at = String(event.at || "");
   const moment = new Date(at);
   const iso = Number.isNaN(moment.getTime()) ? "" : moment.toISOString();
-  const whole = iso ? `${iso.slice(0, 10)} ${iso.slice(11, 19)} UTC` : at;
+  const whole = momentText(at);
   target.textContent = iso ? iso.slice(11, 23) : at;
   target.dateTime = at;
   target.title = event.id ? `${event.id}, ${whole}` : whole;
+}
+
+/* "2026-11-29 21:03:11 UTC", or the text itself where it is no time. */
+function momentText(at) {
+  const moment = new Date(String(at));
+  if (Number.isNaN(moment.getTime())) {
+    return String(at);
+  }
+  const iso = moment.toISOString();
+  return `${iso.slice(0, 10)} ${iso.slice(11, 19)} UTC`;
+}
+
+function whenText(data) {
+  const parts = [];
+  if (data.not_before) {
+    parts.push(`not before ${momentText(data.not_before)}`);
+  }
+  if (data.blocked_by_session) {
+    parts.push(`when its session ${data.blocked_by_session} is free`);
+  }
+  return parts.join(" and ") || "at once";
+}
+
+function retryText(data) {
+  const error = data.error || {};
+  const why = [error.class, error.message].filter(Boolean).join(": ");
+  return `Attempt ${data.attempt} of ${data.of} begins ${whenText(data)}. ${why}`.trim();
 }
 
 function progressText({ done, total, message }) {
@@ -364,6 +423,8 @@ class Live {
     this.timeline.add(event);
     if (event.kind === "run.progress") {
       setProgress(event.data || {});
+    } else if (event.kind === "output.rollback") {
+      setProgress({}); // that of an earlier attempt
     }
   }
 
