@@ -119,6 +119,40 @@ def test_restarts_back_off(tmp_path: Path) -> None:
     assert "exit code 3; it starts again in 1 s" in driver.read("said")[0]
 
 
+def test_a_child_that_fails_for_days_is_still_started_again(tmp_path: Path) -> None:
+    body = "child('short', 'exit 3', 1)\nsupervisor.children['short'].failures = 5000"
+    driver = Driver(tmp_path, body)
+
+    driver.until(lambda: driver.read("said"), "its end")
+
+    assert "it starts again in 30 s" in driver.read("said")[0]
+    driver.process.send_signal(signal.SIGTERM)
+    driver.end()
+
+
+def test_an_end_that_was_asked_for_is_left_at_that(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, "child('done', 'echo up >> done.up', 1, may_end=True)")
+
+    driver.end()  # none is left to be kept alive
+
+    assert driver.read("done.up") == ["up"]
+    assert "it was asked to, and stays away" in driver.read("said")[0]
+
+
+def test_an_errand_is_run_for_an_end_and_again_for_the_next(tmp_path: Path) -> None:
+    body = """
+    errand = ChildSpec("errand", ["sh", "-c", "echo ran >> errand.up"], dict(os.environ), 0)
+    supervisor._reaped = lambda _child: supervisor.send(errand)
+    child("short", "exit 3", 1)
+    """
+    driver = Driver(tmp_path, body)
+
+    driver.until(lambda: len(driver.read("errand.up")) == 2, "two errands")
+
+    driver.process.send_signal(signal.SIGTERM)
+    driver.end()
+
+
 def test_a_killed_supervisor_takes_its_children_along(tmp_path: Path) -> None:
     driver = Driver(tmp_path, "child('deaf', 'echo $$ > deaf.up; trap \"\" TERM; while :; do sleep 0.05; done', 1)")
     driver.until(lambda: driver.read("deaf.up"), "the child")

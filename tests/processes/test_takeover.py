@@ -13,7 +13,7 @@ from runs.models import Run
 from tests import builders, invariants
 from tests.probes import ROOT, Stack, WorkerProbe, eventually
 from tests.processes.trials import kinds, phases, submit, until, until_begun
-from workers.sweeper import HOLD_MS
+from workers.holder import HOLD_MS
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
 LEASE = 3.0

@@ -8,9 +8,17 @@ from runs.models import Run
 from runs.services import submit_run
 from tests.probes import eventually, probe_log
 
+RETAKEN_LIFE = ["run.queued", "run.started", "run.retaken", "run.queued", "run.started", "run.succeeded"]
+
 
 def submit(account: Account, agent: str, *, session: str = "", **run_input: Any) -> Run:
     return submit_run(account=account, agent=agent, input=run_input, actor="test", session=session).run
+
+
+def rerun(account: Account, agent: str, *, attempts: int, **run_input: Any) -> Run:
+    """Submit a run that is tried again when its worker is lost."""
+    options: dict[str, Any] = {"on_lost": "rerun", "max_attempts": attempts}
+    return submit_run(account=account, agent=agent, input=run_input, actor="test", **options).run
 
 
 def states(runs: Iterable[Run]) -> list[str]:
