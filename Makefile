@@ -2,7 +2,7 @@
 PY := .venv/bin/python
 SOURCES := agentops workers runs quotas
 
-.PHONY: help up test test-fast check lint format lock ensure
+.PHONY: help up test test-fast conformance mutants check lint format lock ensure
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -15,6 +15,12 @@ test: ## the whole test suite (arguments for pytest: ARGS="-k ledger")
 
 test-fast: ## without worker processes and browser
 	@./run test -m "not process and not browser" $(ARGS)
+
+conformance: ## the conformance tests on every kind of Redis server beside every database
+	@./run test --conformance $(ARGS)
+
+mutants: ensure ## each rule of the protocol taken out in turn: the test named for it must fail (ARGS="--list")
+	$(PY) -m tests.mutants $(ARGS)
 
 # Nothing below looks at an instance: neither its database nor its key.
 check: export DATABASE_URL := sqlite:///:memory:
