@@ -1,7 +1,9 @@
 """What all WebSockets share: an unknown path is a close, not a traceback, and a restart says 1012 before it happens."""
 
 import asyncio
+import os
 import sys
+import threading
 from typing import Any
 
 import structlog
@@ -13,6 +15,7 @@ from runs.handshake import live
 log = structlog.get_logger(__name__)
 RESTARTING = 1012
 CLOSE_SECONDS = 2.0
+LEAVE_SECONDS = 2.0
 
 
 def known_paths_only(inner: Any) -> Any:
@@ -81,7 +84,9 @@ async def close_all(code: int = RESTARTING) -> None:
 def close_on_shutdown() -> None:
     """Hook daphne's reactor, where it is the server: before it stops, sockets are closed with 1012.
 
-    daphne itself drops connections without a close frame (its `finally` blocks do not run either).
+    daphne itself drops connections without a close frame (its `finally` blocks do not run either). After it has
+    stopped, the process ends within LEAVE_SECONDS: a request that was answered at that moment waits in its thread for
+    the event loop, which is gone, and the interpreter would wait for the thread for ever.
     """
     reactor = sys.modules.get("twisted.internet.reactor")
     if reactor is None:
@@ -89,3 +94,11 @@ def close_on_shutdown() -> None:
     from twisted.internet.defer import Deferred  # noqa: PLC0415  only under daphne
 
     reactor.addSystemEventTrigger("before", "shutdown", lambda: Deferred.fromFuture(asyncio.ensure_future(close_all())))
+    reactor.addSystemEventTrigger("after", "shutdown", _leave_soon)
+
+
+def _leave_soon() -> None:
+    """End the process though threads are left. What they had committed is whole; the rest never was."""
+    timer = threading.Timer(LEAVE_SECONDS, os._exit, [0])
+    timer.daemon = True
+    timer.start()
