@@ -10,6 +10,8 @@ import json
 import os
 import shutil
 import sqlite3
+import sys
+import threading
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,8 @@ pytest.register_assert_rewrite("tests.invariants", "tests.probes", "tests.builde
 
 from tests import conformance, servers  # noqa: E402
 from tests.servers import Server  # noqa: E402
+
+LEAVE_SECONDS = 60.0
 
 DATABASES = ("sqlite", "postgres", "mariadb")
 REDISES = (*servers.REDIS_KINDS, *servers.ALIASES)
@@ -147,3 +151,16 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
     facts = {"servers": versions, "counts": counts, "conformance": conforming, "failing": failing}
     facts["exit"] = int(exitstatus)
     Path(report).write_text(json.dumps(facts), encoding="utf-8")
+
+
+def pytest_unconfigure() -> None:
+    """See to it that the process ends: a thread that a failed test left behind would keep it for ever."""
+    timer = threading.Timer(LEAVE_SECONDS, _leave)
+    timer.daemon = True
+    timer.start()
+
+
+def _leave() -> None:
+    left = [thread.name for thread in threading.enumerate() if not thread.daemon and thread.name != "MainThread"]
+    print(f"threads are left behind, so this counts as a failure: {left}", file=sys.stderr, flush=True)
+    os._exit(1)

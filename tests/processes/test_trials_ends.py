@@ -72,7 +72,8 @@ def test_f75_a_submit_over_a_restart_of_the_web_is_one_whole_run_or_none(stack):
                         return
                 _never.wait(0.05)
 
-    threads = [threading.Thread(target=insist, args=[names[number::8]]) for number in range(8)]
+    # Daemons: where the test fails, they would insist for ever.
+    threads = [threading.Thread(target=insist, args=[names[number::8]], daemon=True) for number in range(8)]
     for thread in threads:
         thread.start()
     eventually(lambda: len(answered) >= 8, timeout=PATIENCE)
