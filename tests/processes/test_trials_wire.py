@@ -87,7 +87,8 @@ def test_f33_no_answer_crosses_to_another_run_when_clients_give_up_halfway(own_r
         assert httpx.get(path, headers=caller.headers, timeout=PATIENCE).status_code == 404
     wire.delay = 0.0
     assert httpx.get(f"{web.url}/readyz", timeout=PATIENCE).status_code == 200
-    eventually(lambda: redis.pubsub_channels(f"*{watched[0][1]}*") == [], timeout=PATIENCE)
+    # Nobody watches it any more: the last of those who hung up in a handshake are found by the server's own clocks.
+    eventually(lambda: redis.pubsub_channels(f"*{watched[0][1]}*") == [], timeout=2 * PATIENCE)
     assert "Traceback" not in web.output()
     stack.worker()
     eventually(lambda: invariants.check(*accounts), timeout=PATIENCE)
