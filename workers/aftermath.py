@@ -1,7 +1,10 @@
 """What goes with a commit that takes a run from its owner, and what follows it: takeover, repair, time limits."""
 
+from typing import Any
+
 import redis
 import structlog
+from django.db import DatabaseError
 from redis.exceptions import RedisError
 
 from runs import announcing, scripts
@@ -20,13 +23,18 @@ def buried(left: Left | None) -> Left | None:
 
 def announce_left(client: "redis.Redis", left: Left) -> None:
     """Announce a run that left `running` without its owner: events, its entry's end, its successor, its dead letter."""
-    run = left.moved.run
-    announcing.announce_moved([left.moved, *left.started], client)
+    run, moved = left.moved.run, [left.moved, *left.started]
+
+    def fill(pipe: Any) -> None:
+        announcing.append(pipe, moved)
+        stream.ack_named(pipe, run.queue, run.pk, fence=run.fence)
+        announcing.dispatch(pipe, left.started)
+
     try:
-        scripts.checked(
-            scripts.execute(client, lambda pipe: stream.ack_named(pipe, run.queue, run.pk, fence=run.fence))
-        )
-    except RedisError as error:
-        metrics.redis_errors.inc()
-        log.warning("ack.postponed", run_id=str(run.pk), error=str(error))
+        replies = scripts.execute(client, fill)
+        announcing.repair_logs(client, moved, replies)
+        scripts.checked(replies)
+    except (RedisError, DatabaseError) as error:
+        metrics.count_error(error)
+        log.warning("announce.postponed", run_id=str(run.pk), error=str(error))
     dead_letters.publish(client, left.failed)

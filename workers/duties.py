@@ -66,20 +66,18 @@ class Duties:
 
     def queue_wait(self) -> None:
         """Fail runs that waited longer than they may."""
-        for row in overdue.waited_too_long():
-            self._alone(f"queue wait {row.pk}", partial(self._fail_waiting, row))
+        rows = overdue.waited_too_long()
+        known = _known_agents() if rows else set()
+        for row in rows:
+            # Where no worker lives at all, it is not the agent that it lacked.
+            is_known = not known or row.agent in known
+            self._alone(f"queue wait {row.pk}", partial(self._fail_waiting, row, known=is_known))
 
-    def _fail_waiting(self, row: Run) -> None:
-        error = overdue.wait_error(row, known=self._is_known(row))
+    def _fail_waiting(self, row: Run, *, known: bool) -> None:
+        error = overdue.wait_error(row, known=known)
         left = in_transaction(lambda: buried(claims.refuse(row.pk, row.fence, error, actor=self._actor)))
         if left is not None and not self.is_quiet:
             announce_left(self._client, left)
-
-    def _is_known(self, row: Run) -> bool:
-        """Whether a live worker knows the run's agent. Where none lives at all, that is not what it lacked."""
-        alive = WorkerProcess.objects.filter(stopped_at=None, heartbeat_at__gt=later(-alive_seconds()))
-        known = list(alive.values_list("agents", flat=True))
-        return not known or any(row.agent in agents for agents in known)
 
     def limits(self) -> None:
         """Ask runs whose time is over to stop, and end those whose owner did not in its grace."""
@@ -125,3 +123,9 @@ class Duties:
                 raise
             metrics.count_error(error)
             log.warning("sweep.left_for_later", what=what, error=repr(error), exc_info=not isinstance(error, Busy))
+
+
+def _known_agents() -> set[str]:
+    """Return the agents that live workers know."""
+    alive = WorkerProcess.objects.filter(stopped_at=None, heartbeat_at__gt=later(-alive_seconds()))
+    return {agent for agents in alive.values_list("agents", flat=True) for agent in agents}

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Event
@@ -24,7 +25,7 @@ class CannotStart(Exception):
     """A server is not here, or does not start. The message says what to install or look at."""
 
 
-class Server:
+class Server(ABC):
     """One server process on a loopback port, in a process group of its own."""
 
     def __init__(self, folder: Path, port: int) -> None:
@@ -34,8 +35,9 @@ class Server:
         folder.mkdir(parents=True, exist_ok=True)
 
     @property
+    @abstractmethod
     def command(self) -> Sequence[str]:
-        raise NotImplementedError
+        """Return the words that start it."""
 
     @property
     def user(self) -> str | None:
@@ -54,8 +56,9 @@ class Server:
                 break
         raise CannotStart(f"{self.command[0]} does not answer on port {self.port}; see {self.folder / 'server.log'}.")
 
+    @abstractmethod
     def answers(self) -> bool:
-        raise NotImplementedError
+        """Whether it serves by now."""
 
     def kill(self) -> None:
         """Kill -9, children and all."""
