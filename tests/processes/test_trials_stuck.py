@@ -52,7 +52,7 @@ def test_f25_f26_cancels_of_what_has_ended_and_a_busy_higher_priority(stack):
     stack.worker(concurrency=1)
     done = submit(account, "probe.ret", value=1)
     until("succeeded", done)
-    busy = submit(account, "probe.sleep", seconds=2)
+    busy = submit(account, "probe.sleep", seconds=10)  # longer than the submits below take on a busy machine
     until_begun(busy)
 
     def prioritised(priority: str, count: int) -> list[Run]:
