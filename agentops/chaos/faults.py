@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from agentops.chaos.proxy import Proxy
-from agentops.chaos.stack import LEASE_SECONDS, Stack
+from agentops.chaos.stack import LEASE_SECONDS, LONE, Stack, send
 from runs import broker, keys
 from workers.selectors import queue_names
 
@@ -36,6 +36,7 @@ class Faults:
         self.kinds: dict[str, Callable[[], Injected]] = {
             "kill a worker": self._kill_worker,
             "freeze a worker": self._freeze_worker,
+            "drain a worker": self._drain_worker,
             "kill the web": self._kill_web,
             "kill Redis": self._kill_redis,
             "freeze Redis": self._freeze_redis,
@@ -70,7 +71,14 @@ class Faults:
         pid = self._a_worker()
         os.kill(pid, signal.SIGSTOP)
         seconds = self._dice.uniform(0.5, 3) * LEASE_SECONDS
-        return Injected("freeze a worker", 0, seconds, lambda: _continue(pid), [pid], frozen=True)
+        return Injected("freeze a worker", 0, seconds, lambda: send(pid, signal.SIGCONT), [pid], frozen=True)
+
+    def _drain_worker(self) -> Injected:
+        """Ask the lone worker to end, as a deployment does; every other time it may not finish what it runs."""
+        pid = self._stack.workers()[LONE]
+        os.kill(pid, signal.SIGTERM)
+        again = signal.SIGTERM if self._dice.random() < 0.5 else signal.SIGCONT
+        return Injected("drain a worker", 0, self._dice.uniform(0.5, 3), lambda: send(pid, again), [pid])
 
     def _a_worker(self) -> int:
         workers = self._stack.workers()
@@ -155,10 +163,3 @@ class Faults:
 
 def _ready_streams() -> list[str]:
     return [name for queue in queue_names() for name in keys.ready_streams(queue)]
-
-
-def _continue(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGCONT)
-    except ProcessLookupError:
-        return

@@ -32,6 +32,13 @@ MIX: list[Mix] = [
     (6, "probe.ret", lambda _dice: {"bytes": 1000}, RERUN),
     (3, "probe.stubborn", lambda _dice: {"seconds": 4}, {"time_limit": 2}),
     (3, "probe.block", lambda _dice: {"seconds": 1}, RERUN),
+    (3, "probe.few", lambda dice: {"seconds": dice.uniform(1, 3)}, RERUN),
+    (
+        2,
+        "probe.isolated",
+        lambda dice: {"do": "spend", "amount": 500, "times": 4, "seconds": dice.uniform(1, 4)},
+        RERUN,
+    ),
     (1, "probe.suicide", lambda _dice: {"seconds": 1}, {"on_lost": "rerun", "max_attempts": 2}),
 ]
 
@@ -92,7 +99,10 @@ class Clients:
         _, agent, make_input, more = self._dice.choices(MIX, [weight for weight, *_ in MIX])[0]
         body = {"agent": agent, "input": make_input(self._dice), "tags": ["chaos"], **more}
         if self._dice.random() < 0.1 and agent == "probe.sleep":
-            body |= {"session": f"s{number % SESSIONS}", "on_busy": "enqueue"}
+            on_busy = self._dice.choice(["enqueue", "enqueue", "replace"])
+            body |= {"session": f"s{number % SESSIONS}", "on_busy": on_busy}
+        if self._dice.random() < 0.05:
+            body |= {"delay": round(self._dice.uniform(1, 5), 2)}
         return body
 
     def _insist(self, method: str, path: str, body: Any, key: str = "") -> dict[str, Any]:

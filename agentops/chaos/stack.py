@@ -12,13 +12,14 @@ from urllib.parse import quote
 from django.conf import settings
 
 from agentops.chaos.proxy import Proxy
-from agentops.chaos.servers import CannotStart, PostgresServer, RedisServer, free_port, until
+from agentops.chaos.servers import CannotStart, PostgresServer, RedisServer, free_port
 
 FOLDER = "AGENTOPS_CHAOS_FOLDER"
 LEASE_SECONDS = 5.0
 HANDLER_GRACE_SECONDS = 3.0
 UP_SECONDS = 120.0
 DATABASE = "chaos"
+LONE = "lone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,7 @@ class Stack:
         self.api_key = ""
         self._workers = workers
         self._up: subprocess.Popen[str] | None = None
+        self._lone: subprocess.Popen[bytes] | None = None
 
     @property
     def has_server(self) -> bool:
@@ -115,17 +117,33 @@ class Stack:
         if not line:
             raise CannotStart(f"`up` did not become ready; see {self.plan.folder / 'up.log'}.")
         self.api_key = json.loads(line)["api_key"]
+        self.tend()
+
+    def tend(self) -> None:
+        """Start the worker that no supervisor looks after, unless it runs: only its lease tells of its death."""
+        if self._lone is not None and self._lone.poll() is None:
+            return
+        with (self.plan.folder / "lone.log").open("ab") as log:
+            self._lone = subprocess.Popen(  # noqa: S603
+                [sys.executable, "manage.py", "runworker_streams", "--name", LONE],
+                cwd=settings.BASE_DIR,
+                env=self.plan.environment(through_proxies=True),
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
 
     def stop(self) -> None:
         """Stop everything: in order where it can be, by force where not."""
         self.heal()
-        if self._up is not None and self._up.poll() is None:
-            self._up.terminate()
-            try:
-                self._up.wait(60)
-            except subprocess.TimeoutExpired:
-                os.killpg(self._up.pid, signal.SIGKILL)
-                self._up.wait()
+        for process in (self._lone, self._up):
+            if process is not None and process.poll() is None:
+                process.terminate()
+                try:
+                    process.wait(60)
+                except subprocess.TimeoutExpired:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
         for proxy in (self.redis_proxy, self.database_proxy):
             if proxy is not None:
                 proxy.stop()
@@ -145,7 +163,7 @@ class Stack:
             if server.process.poll() is not None:
                 server.start()
         for pid in [*self.workers().values(), *self.web()]:
-            _signal(pid, signal.SIGCONT)
+            send(pid, signal.SIGCONT)
 
     def pids(self) -> dict[str, int]:
         path = self.plan.folder / "data" / "instance.json"
@@ -156,17 +174,18 @@ class Stack:
         return found
 
     def workers(self) -> dict[str, int]:
-        return {name: pid for name, pid in self.pids().items() if name.startswith("worker-")}
+        """Return the pids of the workers by name: the supervised ones, and the lone one."""
+        found = {name: pid for name, pid in self.pids().items() if name.startswith("worker-")}
+        if self._lone is not None and self._lone.poll() is None:
+            found[LONE] = self._lone.pid
+        return found
 
     def web(self) -> list[int]:
         return [pid for name, pid in self.pids().items() if name == "web"]
 
-    def await_workers(self, seconds: float) -> bool:
-        """Wait until all workers run; returns whether they do."""
-        return any(len(self.workers()) >= self._workers for _ in until(seconds))
 
-
-def _signal(pid: int, number: signal.Signals) -> None:
+def send(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process that may have ended."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:

@@ -1,58 +1,30 @@
 """One trial: load, faults while at least some runs are running, a calm end, and what the rows say then."""
 
-import json
 import random
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
 
 from django.conf import settings
 from django.db import DatabaseError, connection
 from redis.exceptions import RedisError
 
 from agentops import invariants
+from agentops.chaos import findings
 from agentops.chaos.faults import Faults, Injected
-from agentops.chaos.load import Clients, Load
+from agentops.chaos.findings import Report, pid_of
+from agentops.chaos.load import Clients
 from agentops.chaos.servers import until
-from agentops.chaos.stack import HANDLER_GRACE_SECONDS, LEASE_SECONDS, Stack
+from agentops.chaos.stack import Stack
 from quotas.models import Account
 from runs import broker, keys
-from runs.models import Run, Transition
-from runs.states import INTERRUPT, RETAKE, TERMINAL, RunState
+from runs.models import Run
+from runs.states import TERMINAL, RunState
 from workers.selectors import queue_names
 
 RUNNING_LEAST = 5
 CALM_SECONDS = 300.0
-SETTLE_SECONDS = 60.0
 TELL_SECONDS = 10.0
-HEALTHY_SECONDS = 30.0
-TAKEN = (RETAKE.event, INTERRUPT.event)
-CLOCK_SLACK_SECONDS = 1.0
-
-
-@dataclass(slots=True)
-class Report:
-    """What a trial did and found. `problems` empty: every invariant held."""
-
-    seed: int
-    servers: list[str]
-    runs: int = 0
-    outcomes: dict[str, int] = field(default_factory=dict)
-    faults: dict[str, dict[str, int]] = field(default_factory=dict)  # kind: {injected, runs_hit}
-    takeover_seconds: list[float] = field(default_factory=list)
-    fenced_attempts: int = 0
-    attempts: int = 0
-    drift: int = 0
-    viewers: int = 0
-    statuses: dict[str, int] = field(default_factory=dict)
-    seconds: float = 0.0
-    problems: list[str] = field(default_factory=list)
-
-    @property
-    def injected(self) -> int:
-        return sum(counts["injected"] for counts in self.faults.values())
 
 
 class Trial:
@@ -79,7 +51,8 @@ class Trial:
         self._heal()
         self._wait_for_the_end()
         self._clients.stop()
-        self._look(self._clients.load)
+        findings.look(self.report, self._clients.load, self._injected, self._stack.plan.probe_log, self._left())
+        self._count_accepted()
         self.report.seconds = round(time.monotonic() - began, 1)
         return self.report
 
@@ -89,12 +62,14 @@ class Trial:
         due = time.monotonic() + 5
         for _ in until(end - time.monotonic(), 0.1):
             self._undo(time.monotonic())
+            self._stack.tend()
             if time.monotonic() >= due and not self._lasting:
                 running = self._running()
                 if running >= RUNNING_LEAST:
                     self._inject(next(kinds), running)
                     due = time.monotonic() + self._dice.uniform(1.5, 3.5)
-            if time.monotonic() - told > TELL_SECONDS:
+            # Not while a fault lasts: a frozen database answers no query, and it is this loop that thaws it.
+            if time.monotonic() - told > TELL_SECONDS and not self._lasting:
                 told = time.monotonic()
                 self._tell(end - told)
 
@@ -109,7 +84,7 @@ class Trial:
         at, owned = time.time(), self._running_by_pid()
         try:
             fault = self._faults.inject(kind)
-        except (OSError, IndexError, RedisError) as error:  # nothing to break just now: a worker that starts, say
+        except (OSError, LookupError, RedisError) as error:  # nothing to break just now: a worker that starts, say
             self._say(f"  {kind}: not now ({error})")
             return
         strikes_all = not fault.pids or kind == "kill the web"
@@ -137,7 +112,7 @@ class Trial:
 
     def _running_by_pid(self) -> Counter[int]:
         owners = Run.objects.filter(state=RunState.RUNNING).values_list("worker", flat=True)
-        return Counter(_pid_of(worker) for worker in owners)
+        return Counter(pid_of(worker) for worker in owners)
 
     def _tell(self, left: float) -> None:
         load = self._clients.load
@@ -161,92 +136,10 @@ class Trial:
         streams = [name for queue in queue_names() for name in keys.ready_streams(queue)]
         return invariants.left_in_queues(broker.client(), [*streams, *settings.EXTRA_STREAMS], queue_names())
 
-    def _look(self, load: Load) -> None:
-        report, runs = self.report, list(Run.objects.defer("input_json", "result_json"))
-        report.runs = len(load.accepted)
-        report.outcomes = dict(Counter(str(run.state) for run in runs))
-        report.statuses = {str(status): count for status, count in sorted(load.statuses.items())}
-        report.viewers = len(load.viewed)
-        lost = set(load.accepted) - {str(run.pk) for run in runs}
-        problems = [f"{run_id} was accepted and is not there" for run_id in sorted(lost)]
-        problems += [f"{len(load.accepted) - len(set(load.accepted))} answers named a run twice"] * (
-            len(load.accepted) != len(set(load.accepted))
-        )
-        problems += invariants.unended(runs)
-        drift = invariants.money_drift(Account.objects.all())
-        report.drift = len(drift)
-        for run in runs:
-            problems += invariants.broken_log(run, gaps=True)
-        problems += [f"left in Redis: {name}: {count}" for name, count in self._left().items()]
-        problems += self._double_work(runs)
-        ends = {str(run.pk): f"{run.fence}-1" for run in runs}
-        problems += [
-            f"a viewer of {run} saw {last} last, not {ends[run]}"
-            for run, last in load.viewed.items()
-            if last != ends[run]
-        ]
-        if len(load.accepted) != self._runs:
-            problems.append(f"{len(load.accepted)} runs were accepted of {self._runs}")
-        if not self._injected:
-            problems.append("nothing was broken: at no moment were enough runs running")
-        report.problems = [*problems, *drift, *load.broken_answers, *load.viewer_problems]
-        self._count(runs)
-
-    def _double_work(self, runs: list[Run]) -> list[str]:
-        """P2, by the agents' own log. A frozen worker may work on for as long as it takes to stop it."""
-        lines = probe_lines(self._stack.plan.probe_log)
-        ids = [run.pk for run in runs]
-        frozen = {pid for _, fault in self._injected if fault.frozen for pid in fault.pids}
-        awake = [line for line in lines if _pid_of(line["worker"]) not in frozen]
-        longest = max([fault.seconds for _, fault in self._injected if fault.frozen], default=0.0)
-        grace = HANDLER_GRACE_SECONDS + CLOCK_SLACK_SECONDS
-        return [
-            *invariants.double_work(awake, ids, overlap=grace),
-            *invariants.shared_sessions(awake, runs, overlap=grace),
-            *invariants.double_work(lines, ids, overlap=longest + LEASE_SECONDS + grace),
-        ]
-
-    def _count(self, runs: list[Run]) -> None:
-        report = self.report
-        found: dict[str, dict[str, int]] = defaultdict(lambda: {"injected": 0, "runs_hit": 0})
-        for _, fault in self._injected:
-            found[fault.kind]["injected"] += 1
-            found[fault.kind]["runs_hit"] += fault.hit
-        report.faults = dict(sorted(found.items()))
-        killed = [(at, fault.pids) for at, fault in self._injected if fault.kind == "kill a worker"]
-        taken = Transition.objects.filter(kind__in=TAKEN).select_related(None).order_by("at")
-        owners = dict(_owners(runs))
-        for row in taken:
-            pid = owners.get((row.run_id, row.fence - 1))
-            deaths = [at for at, pids in killed if pid in pids and at <= row.at.timestamp()]
-            if deaths:
-                report.takeover_seconds.append(round(row.at.timestamp() - deaths[-1], 2))
-        ended = {
-            (line["run"], line["fence"]) for line in probe_lines(self._stack.plan.probe_log) if line["phase"] == "end"
-        }
-        moved = {(str(run.pk), fence) for run in runs for fence in _won(run)}
-        report.fenced_attempts = len(ended - moved)
-        report.attempts = sum(run.attempts.count() for run in runs)
-
-
-def _won(run: Run) -> list[int]:
-    """Return the fences whose owner moved the run itself: only owners write `prev`."""
-    return [row.fence - 1 for row in run.transitions.exclude(prev="")]
-
-
-def _owners(runs: list[Run]) -> Iterator[tuple[tuple[Any, int], int]]:
-    for run in runs:
-        for attempt in run.attempts.all():
-            yield (run.pk, attempt.fence), _pid_of(attempt.worker)
-
-
-def _pid_of(worker: str) -> int:
-    """Return the pid in a worker's unique name, `<name>-<pid>-<random>`."""
-    return int(worker.rsplit("-", 2)[1])
-
-
-def probe_lines(path: Any) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+    def _count_accepted(self) -> None:
+        accepted = len(self._clients.load.accepted)
+        if accepted != self._runs:
+            self.report.problems.append(f"{accepted} runs were accepted of {self._runs}")
 
 
 def servers_of() -> list[str]:

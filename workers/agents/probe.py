@@ -1,7 +1,8 @@
 """Probe agents for trials: each does one thing that a run can do wrong, or slowly, and leaves a trace of its attempts.
 
 Registered only with `AGENTOPS_PROBE_AGENTS=1`. Every attempt appends JSON lines to the file `AGENTOPS_PROBE_LOG`:
-`{agent, run, attempt, fence, worker, phase, monotonic, wall}`, phase `start`, `end`, `cancelled` or `error`.
+`{agent, run, attempt, fence, worker, phase, cost, monotonic, wall}`, phase `start`, `end`, `cancelled` or `error`;
+`cost` is what the attempt has reported by then, in micro-units.
 """
 
 import asyncio
@@ -59,6 +60,7 @@ def _trace(ctx: Context, phase: str) -> None:
         "fence": ctx.fence,
         "worker": str(ctx.worker),
         "phase": phase,
+        "cost": ctx.usage.cost,
         "monotonic": time.monotonic(),
         "wall": time.time(),
     }

@@ -15,9 +15,10 @@ from typing import Any, NoReturn
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from agentops.chaos.findings import Report
 from agentops.chaos.servers import CannotStart
 from agentops.chaos.stack import FOLDER, Plan, Stack
-from agentops.chaos.trial import Report, Trial
+from agentops.chaos.trial import Trial
 
 PROBLEMS_SHOWN = 50
 
@@ -110,7 +111,9 @@ def lines_of(report: Report) -> list[str]:
     lines += [
         f"duplicates fenced   {report.fenced_attempts}",
         f"viewers             {report.viewers} runs watched to their end",
-        f"drift               {report.drift}",
+        f"early takeovers     {report.early_takeovers}",
+        f"money               {report.booked} booked, {report.reported} of it by attempts that were not fenced",
+        f"drift               {report.drift}; {report.open_holds} open holds",
         f"seconds             {report.seconds}",
         f"invariants          {'hold' if not report.problems else f'{len(report.problems)} PROBLEMS'}",
     ]
