@@ -16,7 +16,7 @@ from quotas.errors import Refusal
 from runs import limits
 from runs.agents import get_agent
 from runs.limits import Limit
-from runs.models import OnLost, Run
+from runs.models import Attempt, OnLost, Run
 from runs.outcomes import ErrorClass, Failed, Interrupted, Outcome, Succeeded
 from runs.results import dumps
 from runs.services.attempts import Finish
@@ -77,7 +77,8 @@ class Attempts:
     def own(self, started: Started) -> OwnedRun:
         """Make a claimed run this process's: from here on the beat renews its lease."""
         run, entry = started.claimed.run, started.entry
-        spec = get_agent(run.agent)
+        confined = _is_suspect(run)
+        spec = replace(get_agent(run.agent), isolation="process") if confined else get_agent(run.agent)
         buffer = EventBuffer(run.fence, _clock_offset(started.claimed.started.at))
 
         async def flush() -> None:
@@ -94,7 +95,8 @@ class Attempts:
         )
         ctx = Context(identity, buffer, WorkerPorts(run, started.claimed.token, self.units, flush))
         begun_at = started.claimed.started.at
-        execution = Execution(spec, ctx, run.input, time=_time_of(run, begun_at), grace=self.config.handler_grace)
+        time, grace = _time_of(run, begun_at), self.config.handler_grace
+        execution = Execution(spec, ctx, run.input, time=time, grace=grace, confined=confined)
         claimed = started.claimed
         owned = OwnedRun(run, claimed.token, entry, ctx, buffer, execution, started.claimed_at, claimed.limits)
         run.input_json = ""  # the handler has it; a worker need not hold it twice
@@ -133,6 +135,18 @@ class Attempts:
             metrics.abandoned.inc()
             self.abandoned.add(execution.abandoned)
             execution.abandoned.add_done_callback(self.abandoned.discard)
+
+
+def _is_suspect(run: Run) -> bool:
+    """Whether this is the last attempt of a run that lost its worker in the one before: it may have been the cause.
+
+    It gets a process of its own. So a run that kills its worker harms its neighbours before its last attempt only,
+    and a run that merely was such a neighbour does not end as `crash_loop` for it.
+    """
+    if not 1 < run.attempt == run.max_attempts:
+        return False
+    before = Attempt.objects.filter(run=run, number=run.attempt - 1).order_by("-fence")
+    return before.values_list("error_class", flat=True).first() == ErrorClass.LOST_WORKER
 
 
 def _time_of(run: Run, begun_at: dt.datetime) -> Time:

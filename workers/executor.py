@@ -57,9 +57,14 @@ class _Raised:
 
 
 class Execution:
-    """One handler at work. `stop` may be called from the loop at any time; the first reason counts."""
+    """One handler at work. `stop` may be called from the loop at any time; the first reason counts.
 
-    def __init__(self, spec: AgentSpec, ctx: Context, run_input: Any, *, time: Time, grace: float) -> None:
+    `confined`: it has a process of its own because its worker was lost before; the death of that process is another.
+    """
+
+    def __init__(
+        self, spec: AgentSpec, ctx: Context, run_input: Any, *, time: Time, grace: float, confined: bool = False
+    ) -> None:
         self.ctx = ctx
         self.abandoned: asyncio.Task[Any] | None = None  # the handler, when it ignored its cancellation
         self.reason: Stop | None = None
@@ -67,6 +72,7 @@ class Execution:
         self._input = run_input
         self._time = time
         self._grace = grace
+        self._confined = confined
         self._stopped = asyncio.Event()
 
     def stop(self, reason: Stop) -> None:
@@ -157,7 +163,10 @@ class Execution:
         if isinstance(error, HandlerFailed):  # decided in its process, where the exception was
             return error.failed
         failed = failure_of(error, self._spec, self.ctx.attempt)
-        return replace(failed, traceback="") if isinstance(error, ProcessDied) else failed  # it would be ours alone
+        if not isinstance(error, ProcessDied):
+            return failed
+        failed = replace(failed, traceback="")  # it would be ours alone
+        return replace(failed, error_class=ErrorClass.LOST_WORKER, retry_in=0.0) if self._confined else failed
 
     @property
     def _is_isolated(self) -> bool:

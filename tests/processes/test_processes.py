@@ -183,6 +183,27 @@ def test_a_poison_run_kills_workers_and_harms_only_itself(stack):
     assert fleet.term(timeout=60) == 0
 
 
+def test_the_last_attempt_of_a_run_that_kills_workers_harms_nobody(stack):
+    account = builders.make_account()
+    fleet = Fleet()
+    stack.together(fleet)
+    poison = rerun(account, "probe.suicide", attempts=2, seconds=2)
+    neighbours = [rerun(account, "probe.sleep", attempts=2, seconds=10) for _ in range(7)]
+    until_begun(poison, *neighbours, timeout=60)
+
+    until("failed", poison, timeout=90)
+    until("succeeded", *neighbours, timeout=90)
+
+    assert DeadLetter.objects.get().reason == DeadLetter.Reason.CRASH_LOOP
+    error = Run.objects.get(pk=poison.pk).error
+    assert (error["class"], error["type"]) == ("lost_worker", "ProcessDied")
+    lost = [run for run in neighbours if "run.retaken" in kinds(run)]
+    assert lost, "the first attempt has harmed its neighbours"
+    assert [phases(run) for run in lost] == [["start", "start", "end"]] * len(lost)
+    eventually(lambda: invariants.check(account), timeout=30)
+    assert fleet.term(timeout=60) == 0
+
+
 def test_a_lone_workers_next_start_repairs_what_it_left(stack):
     account = builders.make_account()
     first = stack.worker(**LEASE)
