@@ -7,10 +7,10 @@ every other command finds the instance through `AGENTOPS_DATA_DIR` alone. `docs/
 import json
 import os
 import secrets
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import pymysql
 from csp.constants import NONE, SELF
 
 from agentops import __version__, env
@@ -148,7 +148,7 @@ def _database() -> dict[str, Any]:
         if DATABASE_POOL:
             entry["OPTIONS"]["pool"] = {"min_size": 1, "max_size": 16, "timeout": 10}
     else:
-        pymysql.install_as_MySQLdb()  # the pure-Python driver, under the name Django asks for
+        import_module("pymysql").install_as_MySQLdb()  # the pure-Python driver, under the name Django asks for
         entry["OPTIONS"] |= {
             "connect_timeout": 5,
             "read_timeout": 120,

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from django.apps import apps
+from django.contrib import admin
 from django.contrib.auth.hashers import check_password
 
 from quotas.access import caller_for_key
@@ -130,3 +132,9 @@ def test_a_child_gets_this_tests_addresses(db, settings):
     assert env["AGENTOPS_PREFIX"] == settings.AGENTOPS_PREFIX
     assert env["AGENTOPS_LEASE_SECONDS"] == "2"
     assert Run.objects.count() == 0
+
+
+def test_the_admins_pages_pass_djangos_own_checks():
+    """`manage.py check` looks at them only when the URLs were imported before: here they are in any case."""
+    assert admin.site.check(apps.get_app_configs()) == []
+    assert admin.site.is_registered(apps.get_model("runs.Run"))

@@ -3,7 +3,8 @@
 from functools import update_wrapper
 from typing import Any
 
-from django.contrib.admin import AdminSite
+from django.contrib.admin import AdminSite, autodiscover
+from django.core.checks import CheckMessage
 from django.core.exceptions import BadRequest
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template.response import TemplateResponse
@@ -29,8 +30,13 @@ class AgentOpsAdminSite(AdminSite):
     site_url = None
     index_template = "admin/index.html"
 
+    def check(self, app_configs: Any) -> list[CheckMessage]:
+        autodiscover()
+        return super().check(app_configs)
+
     def get_urls(self) -> list[URLPattern | URLResolver]:
         """Put our pages before the models' own, so that the page of a run is ours."""
+        autodiscover()
         view = self.admin_view
         run = "runs/run/<uuid:run_id>/"
         ours: list[URLPattern | URLResolver] = [
