@@ -11,15 +11,22 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 from agentops.quiet import Repeats
 from quotas.masking import mask_member
 
+ERROR_MAX = 300  # characters
 OUR_OWN = frozenset({"level", "logger", "timestamp"})  # written here: no text of anybody
 
 
 def mask_fields(_logger: WrappedLogger, _method: str, fields: EventDict) -> EventDict:
-    """Processor: mask secrets in the values of a line, exception included. `_…` are structlog's own objects."""
-    return {
+    """Processor: mask secrets in the values of a line, exception included. `_…` are structlog's own objects.
+
+    What an `error` says is cut here and nowhere before: of half a secret no pattern knows that it is one.
+    """
+    masked = {
         name: value if name in OUR_OWN or name.startswith("_") else mask_member(name, value)
         for name, value in fields.items()
     }
+    if isinstance(masked.get("error"), str):
+        masked["error"] = masked["error"][:ERROR_MAX]
+    return masked
 
 
 def configure_structlog(log_format: str, level: str) -> None:

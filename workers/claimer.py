@@ -101,7 +101,7 @@ class Claimer:
                 connection.close()
                 raise
             # A row that somebody holds, or data that breaks the set: none may hold back the others.
-            log.warning("claim.split", runs=len(wanted), error=str(error)[:300])
+            log.warning("claim.split", runs=len(wanted), error=str(error))
         else:
             yield claims
             return
@@ -116,7 +116,7 @@ class Claimer:
         try:
             claims = self._set(wanted, owner, placed=wanted)
         except Exception as error:  # noqa: BLE001  as in _held
-            log.warning("claim.split", runs=len(wanted), error=str(error)[:300])
+            log.warning("claim.split", runs=len(wanted), error=str(error))
             won = self._found(owner.token) if is_connection_lost(error) else []
         else:
             yield claims
@@ -148,7 +148,7 @@ class Claimer:
             return claim()
         except Exception as error:
             expected = isinstance(error, Refusal)
-            log.warning("claim.failed", run_id=str(run_id), error=str(error)[:300], exc_info=not expected)
+            log.warning("claim.failed", run_id=str(run_id), error=str(error), exc_info=not expected)
             if not is_connection_lost(error):
                 return Claims()
             return Claims(won=self._found(owner.token))

@@ -105,7 +105,7 @@ class Finaliser:
                 metrics.count_error(error)
                 if _is_its_own_fault(error):
                     ending.finish = _storable(ending.finish, error)
-                log.warning("finalise.retried", run_id=str(ending.finish.run_id), error=str(error)[:300])
+                log.warning("finalise.retried", run_id=str(ending.finish.run_id), error=str(error))
                 await asyncio.sleep(wait * random.uniform(0.5, 1))  # noqa: S311  spreading, not secrecy
                 wait = min(RETRY_MAX_SECONDS, wait * 2)
                 continue

@@ -115,7 +115,7 @@ class Parking:
             scripts.execute(self._client, scripts.each(lambda pipe, call: UNPLACE.call(pipe, *call), calls))
         except (Error, RedisError) as error:
             metrics.count_error(error)
-            log.warning("limits.left_to_expire", runs=len(left), error=str(error)[:200])
+            log.warning("limits.left_to_expire", runs=len(left), error=str(error))
 
 
 def keep(pipe: "redis.client.Pipeline", run: Run, limits: tuple[str, ...], seconds: float) -> None:

@@ -105,7 +105,7 @@ async def repair_predecessors(client: "redis.Redis", units: Units, *, actor: str
             await units.run(lambda: repair_dead(client, actor=actor))
         except (Error, RedisError, Refusal) as error:
             metrics.count_error(error)
-            log.warning("repair.postponed", error=str(error)[:200])
+            log.warning("repair.postponed", error=str(error))
         else:
             return
         await asyncio.sleep(wait)
@@ -159,7 +159,7 @@ class Repairs(threading.Thread):
         try:
             repair_dead(broker.client(), actor=self._actor)
         except (Error, RedisError, Refusal) as error:
-            log.warning("repair.postponed", error=str(error)[:200])
+            log.warning("repair.postponed", error=str(error))
             return False
         except Exception:
             log.exception("repair.broke")

@@ -154,14 +154,14 @@ class Walk:
         except DatabaseError as error:
             if is_connection_lost(error):
                 raise
-            log.warning("retention.split", rule=self.rule.name, runs=len(run_ids), error=str(error)[:200])
+            log.warning("retention.split", rule=self.rule.name, runs=len(run_ids), error=str(error))
         return sum(self._alone(run_id) for run_id in run_ids)
 
     def _alone(self, run_id: UUID) -> int:
         try:
             return self.rule.act([run_id])
         except DatabaseError as error:
-            log.warning("retention.left", rule=self.rule.name, run_id=str(run_id), error=str(error)[:200])
+            log.warning("retention.left", rule=self.rule.name, run_id=str(run_id), error=str(error))
             return 0
 
 

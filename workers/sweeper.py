@@ -229,7 +229,7 @@ class Sweeper(threading.Thread):
         except (RedisError, Busy):
             raise
         except Exception as error:  # noqa: BLE001  one log that cannot be stored must not keep the others open
-            log.warning("sweep.close_split", logs=len(rows), error=str(error)[:300])
+            log.warning("sweep.close_split", logs=len(rows), error=str(error))
             for run_id, fence, _ in rows:
                 self._close_alone(run_id, fence)
         self._ack_named((queue, run_id) for run_id, _, queue in rows)
@@ -240,7 +240,7 @@ class Sweeper(threading.Thread):
         except (RedisError, Busy):
             raise
         except Exception as error:  # noqa: BLE001
-            log.warning("sweep.log_left_open", run_id=str(run_id), error=str(error)[:300])
+            log.warning("sweep.log_left_open", run_id=str(run_id), error=str(error))
 
     # -- dead entries ----------------------------------------------------------------------------------------------
     def _dead_entries(self) -> None:

@@ -148,7 +148,7 @@ class Worker:
                 self.last_read, wait = time.monotonic(), 0.1
             except (RedisError, Error) as error:
                 metrics.count_error(error)
-                log.warning("fetch.reconnecting", worker=self.config.consumer, error=str(error)[:200])
+                log.warning("fetch.reconnecting", worker=self.config.consumer, error=str(error))
                 await self._first_of(asyncio.sleep(wait * random.uniform(0.5, 1)))  # noqa: S311  spreading
                 wait, found = min(BACKOFF_MAX_SECONDS, wait * 2), True
                 continue
@@ -194,7 +194,7 @@ class Worker:
             try:
                 await self.units.run(self._consumer.free_slots, entries)
             except RedisError as error:
-                log.warning("slots.left_to_expire", slots=len(entries), error=str(error)[:200])
+                log.warning("slots.left_to_expire", slots=len(entries), error=str(error))
 
     async def _handle(self, entries: Sequence[Entry]) -> tuple[list[Entry], list[OwnedRun]]:
         """Handle taken entries, again and again while a store is away: they are ours until they are stale."""
@@ -204,7 +204,7 @@ class Worker:
                 return await self.units.run(self._begin, entries, batch)
             except (Error, RedisError, Refusal) as error:
                 metrics.count_error(error)
-                log.warning("handle.retried", entries=len(entries), error=str(error)[:200])
+                log.warning("handle.retried", entries=len(entries), error=str(error))
             # A claim whose answer was lost may have won runs: they are looked for even while we drain.
             if self.shutdown.at_once.is_set() or (self.shutdown.draining.is_set() and not batch.unsure):
                 return list(entries), []

@@ -121,7 +121,7 @@ def remove_artifacts(run_ids: Iterable[UUID]) -> list[UUID]:
                 storage.delete(path)
             remove_tree(storage, f"runs/{run_id}")  # also what an attempt that was killed had not named yet
         except Exception as error:  # noqa: BLE001  every kind of storage has errors of its own
-            log.warning("prune.files_left", run_id=str(run_id), error=str(error)[:200])
+            log.warning("prune.files_left", run_id=str(run_id), error=str(error))
         else:
             done.append(run_id)
     Artifact.objects.filter(run_id__in=done).delete()
@@ -198,7 +198,7 @@ def remove_uploads(file_ids: Sequence[UUID]) -> int:
         try:
             storages[STORAGE].delete(row.path)
         except Exception as error:  # noqa: BLE001
-            log.warning("prune.upload_left", file=str(row.pk), error=str(error)[:200])
+            log.warning("prune.upload_left", file=str(row.pk), error=str(error))
         else:
             gone.append(row.pk)
     StoredFile.objects.filter(pk__in=gone).delete()

@@ -287,3 +287,11 @@ def test_what_the_log_writes_itself_is_left_alone():
     fields = {"level": "info", "timestamp": "t", "_record": record, "run_id": RUN, "n": 1, "event": "run.claimed"}
 
     assert mask_fields(None, "info", fields) == fields
+
+
+def test_an_error_is_masked_before_it_is_cut():
+    key = "sk-live-" + "a1B2c3D4" * 6
+    said = mask_fields(None, "warning", {"error": f"{'x' * 280} api_key={key}"})["error"]
+
+    assert len(said) <= 300
+    assert key[:12] not in said
