@@ -69,6 +69,7 @@ class Departed:
     def _mark_silent(self) -> int:
         """Mark a process when two looks, as far apart as a heartbeat counts, have found the same old beat."""
         silent = WorkerProcess.objects.filter(stopped_at=None, heartbeat_at__lt=later(-SILENT_LIVES * alive_seconds()))
+        # Asked again in the UPDATE, and not for the very beat: SQLite compares texts, and its own times are shorter.
         now = time.monotonic()
         seen: dict[int, tuple[object, float]] = {}
         ripe = []
@@ -76,12 +77,9 @@ class Departed:
             known = self._silent.get(pk)
             seen[pk] = known if known is not None and known[0] == beat else (beat, now)
             if now - seen[pk][1] >= alive_seconds():
-                ripe.append((pk, beat))
+                ripe.append(pk)
         self._silent = seen
-        marked = 0
-        for pk, beat in ripe:
-            rows = WorkerProcess.objects.filter(pk=pk, stopped_at=None, heartbeat_at=beat)
-            marked += rows.update(stopped_at=Now(), running_count=0)
+        marked = silent.filter(pk__in=ripe).update(stopped_at=Now(), running_count=0) if ripe else 0
         if marked:
             log.warning("sweep.workers_gone", workers=marked)
         return marked

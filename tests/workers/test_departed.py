@@ -5,6 +5,7 @@ import time
 import pytest
 from django.db import DatabaseError, connection
 
+from quotas.database import later
 from runs import broker, keys
 from runs.models import Run
 from tests import aged, builders, working
@@ -88,6 +89,15 @@ def test_a_row_that_never_signed_off_is_marked_at_the_second_look(often):
     silent.refresh_from_db()
     assert silent.stopped_at is None
 
+    look(duty, until=lambda: WorkerProcess.objects.get().stopped_at is not None)
+
+
+def test_a_row_whose_beats_the_database_wrote_is_marked_too(often):
+    """SQLite writes its own times with fewer digits than Django's: the same moment is another text."""
+    builders.make_worker()
+    WorkerProcess.objects.update(heartbeat_at=later(-3600))
+
+    duty = Departed(broker.client(), queues=["default"], lease=1)
     look(duty, until=lambda: WorkerProcess.objects.get().stopped_at is not None)
 
 
