@@ -2,7 +2,7 @@
 PY := .venv/bin/python
 SOURCES := agentops workers runs quotas
 
-.PHONY: help up test test-fast conformance mutants check lint format lock ensure
+.PHONY: help up test test-fast conformance mutants soak check lint format lock ensure
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -21,6 +21,9 @@ conformance: ## the conformance tests on every kind of Redis server beside every
 
 mutants: ensure ## each rule of the protocol taken out in turn: the test named for it must fail (ARGS="--list")
 	$(PY) -m tests.mutants $(ARGS)
+
+soak: ensure ## the trials of full size, about half an hour, and what they measured (ARGS="--db=postgres --redis=redis7")
+	$(PY) -m pytest tests/soak -m soak -n 0 $(ARGS)
 
 # Nothing below looks at an instance: neither its database nor its key.
 check: export DATABASE_URL := sqlite:///:memory:
