@@ -4,6 +4,7 @@ Origins are checked by the consumers themselves, for cookies only: a key or a ti
 """
 
 import os
+from typing import Any
 
 from django.core.asgi import get_asgi_application
 
@@ -16,14 +17,17 @@ from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
 from agentops import http_guard, sockets  # noqa: E402
 from agentops.console.routing import websocket_urlpatterns as console_sockets  # noqa: E402
 from runs.agents import discover  # noqa: E402
+from runs.metrics import show_agents  # noqa: E402
 from runs.routing import websocket_urlpatterns as run_sockets  # noqa: E402
 
 discover()  # before the first request, which would otherwise wait for the agents' imports
+show_agents()
 
+socket_routes: list[Any] = [*run_sockets, *console_sockets]
 application = ProtocolTypeRouter(
     {
         "http": http_guard.guarded(django_application),
-        "websocket": sockets.known_paths_only(AuthMiddlewareStack(URLRouter([*run_sockets, *console_sockets]))),
+        "websocket": sockets.known_paths_only(AuthMiddlewareStack(URLRouter(socket_routes))),
     }
 )
 sockets.close_on_shutdown()

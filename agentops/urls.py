@@ -3,10 +3,9 @@
 from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path, re_path
 from django.views.generic import RedirectView
-from django_prometheus.exports import ExportToDjangoView
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
-from agentops import api_errors, health
+from agentops import api_errors, gauges, health
 
 api: list[URLPattern | URLResolver] = [
     path("", include("quotas.urls")),
@@ -20,7 +19,7 @@ urlpatterns = [
     path("api/v1/", include(api)),
     re_path(r"^api(/.*)?$", api_errors.not_found),
     path("admin/", admin.site.urls),
-    path("metrics", ExportToDjangoView, name="metrics"),
+    path("metrics", gauges.metrics, name="metrics"),
     path("healthz", health.healthz, name="healthz"),
     path("readyz", health.readyz, name="readyz"),
     path("", RedirectView.as_view(pattern_name="admin:index"), name="home"),

@@ -36,6 +36,7 @@ INSTALL = {
     "redis7": "apt-get install redis-server, from a release that has 7.x",
     "chromium": "apt-get install chromium",
     "faketime": "apt-get install faketime",
+    "prometheus": "apt-get install prometheus",
 }
 
 
@@ -370,6 +371,7 @@ def missing() -> dict[str, str]:
         "mariadb": shutil.which("mariadbd") or os.access("/usr/sbin/mariadbd", os.X_OK),
         "chromium": find_chromium(),
         "faketime": shutil.which("faketime"),
+        "prometheus": shutil.which("prometheus") and shutil.which("promtool"),
     }
     return {kind: _how_to_install(kind) for kind, place in found.items() if not place}
 
