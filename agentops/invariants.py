@@ -49,7 +49,7 @@ def money_drift(accounts: Iterable[Account]) -> list[str]:
         holds = {hold.run_id: hold for hold in account.holds.all()}
         active = sum(hold.amount for hold in holds.values() if hold.state == Hold.State.ACTIVE)
         open_count = sum(hold.state not in CLOSED_HOLDS for hold in holds.values())
-        booked = account.ledger.aggregate(total=Sum("amount"))["total"] or 0
+        booked = account.ledger.filter(period=account.spent_period).aggregate(total=Sum("amount"))["total"] or 0
         counted = {"held": account.held, "in_flight": account.in_flight, "spent": account.spent}
         rows = {"held": active, "in_flight": open_count, "spent": booked}
         if counted != rows:

@@ -4,11 +4,12 @@ import datetime as dt
 import random
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from django.conf import settings
-from django.db import DatabaseError, InterfaceError, OperationalError, connection, transaction
-from django.db.models import DateTimeField, F, Func, Model, Q, Value
+from django.db import DatabaseError, Error, InterfaceError, OperationalError, connection, transaction
+from django.db.models import CharField, DateTimeField, F, Func, Model, Q, Value
+from django.db.models.expressions import Expression
 from django.db.models.functions import Now
 from django.db.models.lookups import Exact
 
@@ -58,16 +59,31 @@ def is_connection_lost(error: Exception) -> bool:
     return isinstance(error, InterfaceError) or (isinstance(error, OperationalError) and not is_busy(error))
 
 
+def done_or_found(work: Callable[[], T], find: Callable[[], T | None]) -> T:
+    """Do work that is a transaction. Where the answer to its COMMIT was lost, what `find` finds was written by it."""
+    try:
+        return work()
+    except Error as error:
+        if connection.in_atomic_block or not is_connection_lost(error):
+            raise
+        connection.close()
+        found = find()
+        if found is None:
+            raise
+        return found
+
+
 class _Later(Func):
     output_field = DateTimeField()
 
 
 def later(seconds: float) -> Func:
     """Return an expression: the database's now plus `seconds` (may be negative). Time decisions use it (1.6)."""
-    return _shift(Now(), seconds)
+    return shifted(Now(), seconds)
 
 
-def _shift(base: Now | F, seconds: float) -> Func:
+def shifted(base: Expression, seconds: float) -> Func:
+    """Return an expression: a moment plus `seconds` (may be negative)."""
     micro = round(seconds * 1_000_000)
     if connection.vendor == "sqlite":
         # The same text shape as Django's own datetimes, so that comparison as text is comparison in time.
@@ -100,3 +116,22 @@ def exactly(column: str, text: str) -> Q:
     if connection.vendor != "mysql":
         return Q(**{column: text})
     return Q(**{column: text}) & Q(Exact(Func(F(column), template="BINARY %(expressions)s"), Value(text)))
+
+
+class _Bytes(Func):
+    template = "(%(expressions)s)"
+    output_field = CharField()
+
+    def as_mysql(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        return self.as_sql(compiler, connection, template="BINARY %(expressions)s", **extra)
+
+    def as_postgresql(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        return self.as_sql(compiler, connection, template='(%(expressions)s) COLLATE "C"', **extra)
+
+    def convert_value(self, value: Any, *_: Any) -> Any:
+        return value.decode() if isinstance(value, bytes) else value
+
+
+def by_bytes(text: Any) -> Func:
+    """Return an expression: a text that compares, groups and sorts by its UTF-8 bytes, as Python sorts texts."""
+    return _Bytes(text)

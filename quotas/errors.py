@@ -1,6 +1,9 @@
 """Refusals: facts told to a client, each with a stable code. The docstring of a class is its message."""
 
+import datetime as dt
 from typing import Any
+
+from quotas.display import credits_of, moment
 
 
 class Refusal(Exception):
@@ -20,7 +23,11 @@ class Refusal(Exception):
     def message(self) -> str:
         """The first paragraph of the class docstring, with the facts filled in."""
         text = " ".join((type(self).__doc__ or "").split("\n\n")[0].split())
-        return text.format_map(_Facts(self.facts))
+        return text.format_map(_Facts(self.words()))
+
+    def words(self) -> dict[str, Any]:
+        """The facts as the message says them."""
+        return self.facts
 
 
 class _Facts(dict[str, Any]):
@@ -32,6 +39,34 @@ class InvalidApiKey(Refusal):
     """The API key is unknown, expired or revoked. Send `Authorization: Bearer <key>` with a live one."""
 
     code = "invalid_api_key"
+    status = 401
+
+
+class KeyNotLive(Refusal):
+    """The key {prefix} is revoked or expired; only a live one can be rotated. Make a new one."""
+
+    code = "key_not_live"
+    status = 409
+
+
+class TooManyKeys(Refusal):
+    """The account {account} has {live} live keys named {name} already. Revoke one of them, or take another name."""
+
+    code = "too_many_keys"
+    status = 409
+
+
+class NoSuchKey(Refusal):
+    """The account {account} has no API key {prefix}."""
+
+    code = "no_such_key"
+    status = 404
+
+
+class AccessEnded(Refusal):
+    """What this connection was opened with is let in no more: the key, the sign-in or the membership has ended."""
+
+    code = "access_ended"
     status = 401
 
 
@@ -57,10 +92,19 @@ class NoSuchAccount(Refusal):
 
 
 class QuotaExceeded(Refusal):
-    """The account {account} has {available} of {limit} micro-units available; this run needs {needed}."""
+    """The account {account} has {available} of {limit} credits available; this run needs {needed}{resets}.
+
+    The facts are micro-units; `period_ends_at` is None where the limit is for good.
+    """
 
     code = "quota_exceeded"
     status = 402
+
+    def words(self) -> dict[str, Any]:
+        amounts = {name: credits_of(amount) for name, amount in self.facts.items() if isinstance(amount, int)}
+        ends = self.facts.get("period_ends_at")
+        resets = f"; the period ends at {moment(dt.datetime.fromisoformat(ends))}" if ends else ""
+        return {**self.facts, **amounts, "resets": resets}
 
 
 class TooManyInFlight(Refusal):
@@ -83,6 +127,41 @@ class InvalidCost(Refusal):
 
     code = "invalid_cost"
     status = 400
+
+
+class InvalidAmount(Refusal):
+    """The amount of a {kind} must be a whole number of micro-units, {range}, not {given}."""
+
+    code = "invalid_amount"
+    status = 400
+
+
+class ReasonNeeded(Refusal):
+    """A manual entry of the ledger needs a reason of 1 to 500 printable characters."""
+
+    code = "reason_needed"
+    status = 400
+
+
+class NotOnAccount(Refusal):
+    """The account {account} has neither a hold nor a ledger line of the run {run}."""
+
+    code = "not_on_account"
+    status = 404
+
+
+class WriteOffTooLarge(Refusal):
+    """At most {allowed} micro-units can be written off here, not {asked}."""
+
+    code = "write_off_too_large"
+    status = 409
+
+
+class SpentOutOfRange(Refusal):
+    """The account {account} has spent {spent} micro-units; {amount} more would take that beyond 2^53."""
+
+    code = "spent_out_of_range"
+    status = 409
 
 
 class Busy(Refusal):

@@ -27,10 +27,15 @@ class Account(models.Model):
         DAY = "day"
         MONTH = "month"
 
+    class OverdraftRule(models.TextChoices):
+        FORGIVE = "forgive"  # a new period starts at nothing spent
+        CARRY = "carry"  # what was spent above the limit is the first thing spent in the next period
+
     name = models.CharField(max_length=100, unique=True)
     limit = models.BigIntegerField(default=100 * MICRO)
     period = models.CharField(max_length=5, choices=Period, default=Period.MONTH)
     timezone = models.CharField(max_length=64, default="UTC")
+    overdraft_rule = models.CharField(max_length=7, choices=OverdraftRule, default=OverdraftRule.FORGIVE)
     spent = models.BigIntegerField(default=0, editable=False)
     spent_period = models.CharField(max_length=10, default="", editable=False)
     held = models.BigIntegerField(default=0, editable=False)
@@ -75,10 +80,13 @@ class Hold(models.Model):
         RELEASED = "released"
         EXPIRED = "expired"
 
+    OPEN = (State.ACTIVE, State.EXPIRED)  # not closed yet: there is still something to settle or to release
+
     run_id = models.UUIDField(unique=True)
     account = models.ForeignKey(Account, models.PROTECT, related_name="holds")
     amount = models.BigIntegerField()
     actual = models.BigIntegerField(null=True, blank=True)
+    extensions = models.PositiveIntegerField(default=0)  # how often it was raised while its run was running
     state = models.CharField(max_length=8, choices=State, default=State.ACTIVE)
     expires_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
@@ -130,19 +138,26 @@ class Price(models.Model):
 
 
 class LedgerEntry(models.Model):
-    """One append-only line. `settle_key` is the run id of a settle line and makes a second one impossible."""
+    """One append-only line; a positive amount is a cost. The database refuses to delete or to change one.
+
+    `settle_key` is the run id of a settle line and makes a second one impossible. `period` names the account's period
+    the line is booked in. `agent` is opaque here.
+    """
 
     class Kind(models.TextChoices):
         SETTLE = "settle"
         GRANT = "grant"
         ADJUSTMENT = "adjustment"
         WRITE_OFF = "write_off"
+        CARRY = "carry"
 
     account = models.ForeignKey(Account, models.PROTECT, related_name="ledger")
     run_id = models.UUIDField(null=True, blank=True, db_index=True)
     settle_key = models.UUIDField(null=True, blank=True, unique=True)
     kind = models.CharField(max_length=10, choices=Kind)
     amount = models.BigIntegerField()
+    period = models.CharField(max_length=10, default="", blank=True)
+    agent = models.CharField(max_length=120, default="", blank=True)
     overdraft = models.BooleanField(default=False)
     price_book = models.ForeignKey(PriceBook, models.PROTECT, null=True, blank=True)
     actor = models.CharField(max_length=150, blank=True)
@@ -151,7 +166,16 @@ class LedgerEntry(models.Model):
 
     class Meta:
         verbose_name_plural = "ledger entries"
-        indexes = [models.Index(fields=["account", "-id"], name="ledger_account")]
+        indexes = [
+            models.Index(fields=["account", "-id"], name="ledger_account"),
+            models.Index(fields=["account", "period", "amount"], name="ledger_period"),  # a period's sum, index only
+            models.Index(fields=["account", "at"], name="ledger_time"),  # a span's lines, however many others there are
+        ]
+        permissions = [
+            ("grant", "Can grant an account units"),
+            ("adjust", "Can adjust what an account has spent"),
+            ("write_off", "Can write off what an account has spent"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.kind} {self.amount}"
@@ -173,6 +197,7 @@ class ApiKey(models.Model):
     scopes = models.JSONField(default=list)
     created_at = models.DateTimeField(auto_now_add=True)
     expires_at = models.DateTimeField(null=True, blank=True)
+    lifetime = models.DurationField(null=True, blank=True)  # as it was made: a rotation ends the key before
     revoked_at = models.DateTimeField(null=True, blank=True)
     last_used_at = models.DateTimeField(null=True, blank=True)
 
@@ -182,7 +207,14 @@ class ApiKey(models.Model):
     @property
     def is_live(self) -> bool:
         """Whether the key is neither revoked nor expired."""
-        return self.revoked_at is None and (self.expires_at is None or self.expires_at > timezone.now())
+        return self.state == "live"
+
+    @property
+    def state(self) -> str:
+        """Return "live", "revoked" or "expired"."""
+        if self.revoked_at is not None:
+            return "revoked"
+        return "expired" if self.expires_at is not None and self.expires_at <= timezone.now() else "live"
 
 
 class AuditEntry(models.Model):

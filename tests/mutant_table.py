@@ -3,50 +3,24 @@
 Every rule of sections 1-10 and 12 that docs/protocol.md marks † has at least one.
 """
 
-from dataclasses import dataclass
+from tests.money_mutants import MONEY
+from tests.mutant import Edit, Mutant
+from tests.mutant import mutant as _mutant
 
 TRANSITIONS, ATTEMPTS, LEAVING = "runs/transitions.py", "runs/services/attempts.py", "runs/services/leaving.py"
 CLAIMS, SESSIONS, SCHEDULE = "runs/services/claims.py", "runs/services/sessions.py", "runs/services/schedule.py"
 DISPATCH, APPEND, ACK = "runs/lua/dispatch.lua", "runs/lua/append.lua", "workers/lua/ack.lua"
 LEASES, TAKEOVER, DELIVERY = "workers/leases.py", "workers/takeover.py", "workers/delivery.py"
 SWEEPER, FINALISER, TAKE = "workers/sweeper.py", "workers/finaliser.py", "workers/lua/take.lua"
-STREAM = "workers/stream.py"
+STREAM, BUDGET = "workers/stream.py", "runs/services/budget.py"
 
 MOVES, ENDS, RETRIES = "tests/runs/test_transitions.py", "tests/runs/test_attempts.py", "tests/runs/test_retries.py"
 DAGGER, LOCKS, LOG = "tests/workers/test_dagger_rules.py", "tests/runs/test_lock_order.py", "tests/runs/test_log.py"
 BEATS, LOOKS = "tests/workers/test_leases.py", "tests/workers/test_takeover.py"
 ENTRIES, SWEEPS = "tests/runs/test_dispatch.py", "tests/workers/test_sweeper.py"
+EXTENDS = "tests/runs/test_extension.py"
 LINE, STARTS = "tests/runs/test_handing_on.py", "tests/workers/test_deliveries.py"
 LOCK_ORDER = f"{LOCKS}::test_the_account_is_locked_first_and_nothing_is_written_before_the_run_is"
-
-
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """A text that is in the file exactly once, and what takes its place."""
-
-    file: str
-    old: str
-    new: str
-
-
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    """A rule taken out. `tests` are pytest's ids; of one with parameters without any, one case has to fail."""
-
-    name: str
-    rule: str
-    what: str
-    edits: tuple[Edit, ...]
-    tests: tuple[str, ...]
-    database: str = "sqlite"
-
-
-def _mutant(
-    name: str, rule: str, what: str, file: str, old: str, new: str, *tests: str, database: str = "sqlite"
-) -> Mutant:
-    """Return a mutant of one edit."""
-    return Mutant(name, rule, what, (Edit(file, old, new),), tests, database)
-
 
 OWNERS = (
     _mutant(
@@ -119,15 +93,15 @@ MONEY_AND_LINES = (
         "settle", "9", "a hold is settled whatever its state",
         (
             Edit(
-                "quotas/services.py",
+                "quotas/services/settling.py",
                 "            run_id__in=[bill.run_id for bill in bills],\n"
-                "            state__in=(Hold.State.ACTIVE, Hold.State.EXPIRED),\n",
+                "            state__in=Hold.OPEN,\n",
                 "            run_id__in=[bill.run_id for bill in bills],\n",
             ),
             Edit(
-                "quotas/services.py",
+                "quotas/services/settling.py",
                 "        Q(run_id__in=[bill.run_id for bill in due]),\n"
-                "        state__in=(Hold.State.ACTIVE, Hold.State.EXPIRED),\n",
+                "        state__in=Hold.OPEN,\n",
                 "        Q(run_id__in=[bill.run_id for bill in due]),\n",
             ),
         ),
@@ -146,9 +120,41 @@ MONEY_AND_LINES = (
     _mutant(
         "account first in a requeue", "1.4", "a requeue locks the old run before the account",
         "runs/services/requeue.py",
-        "    money.lock_account(new.account_id)\n    old = next(iter(lock_runs([old_id])), None)\n",
-        "    old = next(iter(lock_runs([old_id])), None)\n    money.lock_account(new.account_id)\n",
+        "    account = money.lock_account(new.account_id)\n    old = next(iter(lock_runs([old_id])), None)\n",
+        "    old = next(iter(lock_runs([old_id])), None)\n    account = money.lock_account(new.account_id)\n",
         f"{LOCK_ORDER}[requeued]",
+    ),
+    _mutant(
+        "account first in an extension", "1.4", "an extension locks its run before the account",
+        BUDGET,
+        "        account = money.lock_account(account_id)\n        run = next(iter(lock_runs([run_id])), None)\n",
+        "        run = next(iter(lock_runs([run_id])), None)\n        account = money.lock_account(account_id)\n",
+        f"{LOCK_ORDER}[extended]",
+    ),
+    _mutant(
+        "extension's state", "1.5", "a run that left running may be given more",
+        BUDGET, "run.state != RunState.RUNNING or run.fence", "run.fence",
+        f"{EXTENDS}::test_whoever_is_not_the_owner_extends_nothing",
+    ),
+    _mutant(
+        "extension's fence", "1.5", "an attempt of another fence may have more reserved",
+        BUDGET, " or run.fence != fence", "",
+        f"{EXTENDS}::test_whoever_is_not_the_owner_extends_nothing",
+    ),
+    _mutant(
+        "extension's token", "1.5", "an attempt with another claim's token may have more reserved",
+        BUDGET, " or run.claim_token != claim_token", "",
+        f"{EXTENDS}::test_whoever_is_not_the_owner_extends_nothing",
+    ),
+    _mutant(
+        "extension's mark", "12.1", "more is reserved for a run that is to be cancelled",
+        BUDGET, "        if run.cancel_requested_at is not None:\n", "        if run is None:\n",
+        f"{EXTENDS}::test_a_run_that_is_to_be_cancelled_gets_no_more",
+    ),
+    _mutant(
+        "extension's lost answer", "1.8", "an extension that is asked for again is made again",
+        BUDGET, "        if run.budget >= spent:\n", "        if run is None:\n",
+        f"{EXTENDS}::test_what_is_reserved_already_is_not_reserved_again",
     ),
     _mutant(
         "hand-on", "4.3", "whoever empties a session's slot leaves it empty",
@@ -337,4 +343,4 @@ LEASES_AND_TAKEOVER = (
     ),
 )  # fmt: skip
 
-MUTANTS = (*OWNERS, *MONEY_AND_LINES, *LOGS, *STREAMS, *LEASES_AND_TAKEOVER)
+MUTANTS = (*OWNERS, *MONEY_AND_LINES, *MONEY, *LOGS, *STREAMS, *LEASES_AND_TAKEOVER)

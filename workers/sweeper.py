@@ -30,6 +30,7 @@ from runs.states import TERMINAL, RunState
 from workers import holder, metrics, stream
 from workers.config import SweeperConfig
 from workers.departed import Departed
+from workers.drift import DriftWatch
 from workers.duties import Duties
 from workers.holder import Held
 from workers.retention import Retention
@@ -45,7 +46,7 @@ CLOSE_AFTER_SECONDS = 5.0
 YOUNG_SECONDS = 60.0
 # In the order of a pass: what lets runs begin first, then what ends them, then what tidies up.
 ON_ROWS = ("promote", "sessions", "queue_wait", "limits", "holds", "takeover")
-TIDYING = ("dead_letters", "close", "dead_entries", "consumers", "workers", "retention")
+TIDYING = ("dead_letters", "close", "dead_entries", "consumers", "workers", "retention", "drift")
 DUTIES = ("redis_loss", "relay", "parked", *ON_ROWS, *TIDYING)
 
 
@@ -78,6 +79,7 @@ class Sweeper(threading.Thread):
         self._queues = tuple(dict.fromkeys([*config.queues, *(spec.queue for spec in list_agents())]))
         self._takeover = Takeover(client, lease=config.lease, actor=config.consumer)
         self._duties = Duties(client, actor=config.consumer, lease=config.lease)
+        self._drift = DriftWatch()
         self._relay_after: UUID | None = None
         self._close_after: UUID | None = None
         self._prune_at: dict[str, tuple[str, str]] = {}
@@ -96,6 +98,7 @@ class Sweeper(threading.Thread):
             "consumers": departed.consumers,
             "workers": departed.rows,
             "retention": Retention().run_once,
+            "drift": self._drift.run_once,
         }
 
     def run(self) -> None:
@@ -106,7 +109,8 @@ class Sweeper(threading.Thread):
                 self.run_once()
             except Exception:
                 log.exception("sweep.failed", worker=self._me)
-            metrics.sweep_seconds.observe(time.monotonic() - started)
+            if self._sweeps:
+                metrics.sweep_seconds.observe(time.monotonic() - started)
         connection.close()
         with contextlib.suppress(RedisError):
             self.let_go()
@@ -147,6 +151,8 @@ class Sweeper(threading.Thread):
             names = DUTIES if done.held.mine else ()
         self._takeover.is_quiet = self._duties.is_quiet = done.held is None
         self._sweeps = bool(names)
+        if not names:
+            self._drift.hush()
         self.passes += bool(names)
         for name in names:
             if name in self._only:

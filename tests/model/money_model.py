@@ -127,11 +127,13 @@ class MoneyModel:
         yield Step(f"{name}: accepted, {amount} held", self._admitted(after))
 
     def _extend(self, purse: Purse, number: int, run: Run, name: str) -> Iterator[Step]:
-        """Extend the hold by one unit, account first; where there is no room the run is stopped (money 6)."""
+        """Extend the hold by one unit, account first, without what lapsed; no room: the run is stopped (money 6)."""
         if "account lock" not in self.rules and run.seen is None:
             seen = run._replace(seen=(purse.spent, purse.held))
             yield Step(f"{name}: extension reads the account", _put(purse, number, seen))
             return
+        if run.seen is None:
+            purse = self._expire_lapsed(purse)
         spent, held = run.seen or (purse.spent, purse.held)
         run = run._replace(seen=None)
         if spent + held + 1 <= self.scenario.limit or "room at the extension" not in self.rules:
@@ -156,12 +158,12 @@ class MoneyModel:
             pinned = run._replace(state="running", pinned="pinned by the claim" in self.rules)
             pinned = pinned._replace(lapsed=run.lapsed and not pinned.pinned)
             yield Step(f"{name}: claimed, its hold is pinned", _put(purse, number, pinned))
-        elif self._has_room(purse, run.amount):
+        elif self._has_room(fresh := self._expire_lapsed(purse), run.amount):
             armed = run._replace(state="running", hold="active", lapsed=False, pinned=True)
-            after = _put(purse, number, armed)._replace(held=purse.held + run.amount)
+            after = _put(fresh, number, armed)._replace(held=fresh.held + run.amount)
             yield Step(f"{name}: claimed, its expired hold counts again", self._admitted(after))
         else:
-            refused = self._closed(_put(purse, number, run._replace(state="ended")), number, None, started=started)
+            refused = self._closed(_put(fresh, number, run._replace(state="ended")), number, None, started=started)
             yield Step(f"{name}: failed quota_exceeded at the claim", refused)
         cancelled = self._closed(_put(purse, number, run._replace(state="ended")), number, None, started=started)
         yield Step(f"{name}: cancelled while it waits", cancelled)

@@ -12,6 +12,7 @@ from quotas.models import Account, Hold, LedgerEntry
 from quotas.prices import set_price
 from quotas.selectors import quota_of, spent_in_period
 from quotas.services import Bill
+from quotas.services.accounts import store
 from tests import builders, working
 
 pytestmark = pytest.mark.django_db
@@ -45,7 +46,7 @@ def lapse(*run_ids):
 def expire(account):
     locked = money.lock_account(account.pk)
     count = money.expire_lapsed(locked)
-    money._store(locked)
+    store(locked)
     return count
 
 
@@ -261,6 +262,86 @@ def test_a_closed_hold_is_not_rearmed(purse):
 
     assert not money.rearm_hold(money.lock_account(purse.pk), run_id=run_id)
     assert figures(purse) == {"held": 0, "spent": 1, "in_flight": 0}
+
+
+def test_a_hold_is_extended_while_there_is_room(purse):
+    run_id, other = hold(purse, 300), hold(purse, 200)
+
+    assert money.extend_hold(money.lock_account(purse.pk), run_id=run_id, amount=800)
+
+    row = Hold.objects.get(run_id=run_id)
+    assert (row.amount, row.extensions, row.state) == (800, 1, "active")
+    assert figures(purse) == {"held": 1000, "spent": 0, "in_flight": 2}
+    close(purse, Bill(run_id, 750), Bill(other, 1))
+    assert figures(purse) == {"held": 0, "spent": 751, "in_flight": 0}
+    assert not LedgerEntry.objects.filter(overdraft=True).exists()
+
+
+def test_a_hold_is_not_extended_beyond_what_is_available(purse):
+    run_id, _ = hold(purse, 300), hold(purse, 200)
+
+    assert not money.extend_hold(money.lock_account(purse.pk), run_id=run_id, amount=801)
+
+    assert Hold.objects.get(run_id=run_id).amount == 300
+    assert figures(purse) == {"held": 500, "spent": 0, "in_flight": 2}
+
+
+def test_an_extension_may_be_repeated_and_never_lowers_a_hold(purse):
+    run_id = hold(purse, 300)
+
+    for amount in (400, 400, 350, 0):
+        assert money.extend_hold(money.lock_account(purse.pk), run_id=run_id, amount=amount)
+
+    assert Hold.objects.values_list("amount", "extensions").get() == (400, 1)
+    assert figures(purse)["held"] == 400
+
+
+def test_only_an_active_hold_of_this_account_is_extended(purse, other_account):
+    lapsed, closed, foreign = hold(purse, 1), hold(purse, 2), hold(other_account, 3)
+    lapse(lapsed)
+    expire(purse)
+    close(purse, Bill(closed, 0))
+
+    for run_id in (lapsed, closed, foreign, uuid.uuid4()):
+        assert not money.extend_hold(money.lock_account(purse.pk), run_id=run_id, amount=10)
+
+    assert figures(purse)["held"] == 0
+
+
+@pytest.mark.parametrize("arms", [False, True])
+def test_the_room_of_others_lapsed_holds_is_there_for_an_extension_and_a_rearming(purse, arms):
+    mine = hold(purse, 300)
+    if arms:
+        lapse(mine)
+        expire(purse)
+    lapsed = hold(purse, 700)
+    lapse(lapsed)
+
+    locked = money.lock_account(purse.pk)
+    had_room = money.rearm_hold(locked, run_id=mine) if arms else money.extend_hold(locked, run_id=mine, amount=1000)
+
+    assert had_room
+    assert states(mine, lapsed) == ["active", "expired"]
+    assert figures(purse)["held"] == Hold.objects.get(run_id=mine).amount
+
+
+def test_an_extension_without_room_leaves_the_counters_true_where_others_lapsed(purse):
+    mine, lapsed, _ = hold(purse, 300), hold(purse, 200), hold(purse, 500)
+    lapse(lapsed)
+
+    assert not money.extend_hold(money.lock_account(purse.pk), run_id=mine, amount=501)
+
+    assert states(mine, lapsed) == ["active", "expired"]
+    assert figures(purse) == {"held": 800, "spent": 0, "in_flight": 3}
+
+
+def test_a_settle_line_names_the_period_and_the_agent(purse):
+    run_id = hold(purse, 5)
+
+    close(purse, Bill(run_id, 3, agent="team.writer"))
+
+    line = LedgerEntry.objects.get()
+    assert (line.period, line.agent) == (timezone.now().strftime("%Y-%m"), "team.writer")
 
 
 def test_a_new_period_begins_with_nothing_spent_and_keeps_what_is_held(purse):

@@ -4,19 +4,21 @@ import datetime as dt
 import hashlib
 
 import pytest
+from django.db import OperationalError, connection, transaction
 from django.utils import timezone
 
+from quotas import api_keys
 from quotas.access import ALL_SCOPES, caller_for_key, caller_for_user
-from quotas.api_keys import create_api_key, find_live_key, revoke
-from quotas.errors import InvalidApiKey, NoAccount, NoSuchAccount
-from quotas.models import Account, ApiKey
+from quotas.api_keys import create_api_key, find_live_key, get_key, revoke, rotate
+from quotas.errors import InvalidApiKey, KeyNotLive, NoAccount, NoSuchAccount, NoSuchKey, TooManyKeys
+from quotas.models import Account, ApiKey, AuditEntry
 from tests import builders
 
 pytestmark = pytest.mark.django_db
 
 
 def test_only_the_hash_of_a_key_is_kept(account):
-    row, raw = create_api_key(account=account, name="n" * 200, scopes=["submit", "read"])
+    row, raw = create_api_key(account=account, name="n" * 200, scopes=["submit", "read"], actor="test")
 
     mark, prefix, secret = raw.split("_", 2)
     stored = ApiKey.objects.get(pk=row.pk)
@@ -62,8 +64,8 @@ def test_a_revoked_and_an_expired_key_are_no_keys(account):
     revoked, raw_revoked = builders.make_api_key(account)
     _, raw_expired = builders.make_api_key(account, expires_at=past)
 
-    assert revoke(revoked)
-    assert not revoke(revoked)
+    assert revoke(revoked, actor="test")
+    assert not revoke(revoked, actor="test")
 
     for raw in (raw_revoked, raw_expired):
         with pytest.raises(InvalidApiKey):
@@ -132,3 +134,113 @@ def test_a_superuser_who_is_a_member_starts_there(account, other_account):
     root = builders.make_user("root", account=other_account, is_superuser=True)
 
     assert caller_for_user(root).account == other_account
+
+
+# -- two live keys of a name ---------------------------------------------------------------------------------------
+
+
+def make(account, name="ci", **fields):
+    return create_api_key(account=account, name=name, scopes=["read"], actor="test", **fields)
+
+
+def test_a_rotated_key_lives_on_for_the_overlap_beside_its_heir(account):
+    old, raw = make(account, expires_at=timezone.now() + dt.timedelta(days=30))
+
+    new, raw_new = rotate(old, overlap=dt.timedelta(hours=2), actor="boss", reason="spring", request_id="r1")
+
+    old.refresh_from_db()
+    assert (new.name, new.scopes, new.account) == (old.name, old.scopes, account)
+    assert abs(old.expires_at - timezone.now() - dt.timedelta(hours=2)) < dt.timedelta(minutes=1)
+    assert abs(new.expires_at - timezone.now() - dt.timedelta(days=30)) < dt.timedelta(minutes=1)
+    assert [caller_for_key(one).actor for one in (raw, raw_new)] == [f"key:{old.prefix}", f"key:{new.prefix}"]
+    entry = AuditEntry.objects.get(action="api_key.rotated")
+    assert (entry.actor, entry.target_id, entry.reason, entry.request_id) == ("boss", old.prefix, "spring", "r1")
+    assert entry.after["prefix"] == new.prefix
+    ApiKey.objects.filter(pk=old.pk).update(expires_at=timezone.now())
+    with pytest.raises(InvalidApiKey):
+        find_live_key(raw)
+    assert find_live_key(raw_new) == new
+
+
+def test_an_overlap_does_not_lengthen_a_life(account):
+    ends = timezone.now() + dt.timedelta(hours=1)
+    old, _ = make(account, expires_at=ends)
+
+    rotate(old, overlap=dt.timedelta(days=7), actor="test")
+
+    assert ApiKey.objects.get(pk=old.pk).expires_at == ends
+
+
+def test_a_key_that_is_rotated_again_in_its_overlap_hands_on_its_whole_life(account):
+    old, _ = make(account, expires_at=timezone.now() + dt.timedelta(days=30))
+    forever, _ = make(account, name="forever")
+    for row in (old, forever):
+        revoke(rotate(row, overlap=dt.timedelta(hours=2), actor="test")[0], actor="test")
+
+    again, last = rotate(old, actor="test")[0], rotate(forever, actor="test")[0]
+
+    assert abs(again.expires_at - timezone.now() - dt.timedelta(days=30)) < dt.timedelta(minutes=1)
+    assert last.expires_at is None
+
+
+def test_a_third_live_key_of_a_name_is_refused_and_leaves_nothing(account, other_account):
+    old, _ = make(account)
+    new, _ = rotate(old, actor="test")
+    audits = AuditEntry.objects.count()
+
+    for again in (lambda: make(account), lambda: rotate(old, actor="test"), lambda: rotate(new, actor="test")):
+        with pytest.raises(TooManyKeys) as refused:
+            again()
+        assert "acme has 2 live keys named ci" in refused.value.message
+    assert (ApiKey.objects.count(), AuditEntry.objects.count()) == (2, audits)
+
+    make(account, "CI")  # another name, also where the database's collation ignores case
+    make(other_account)
+    revoke(old, actor="test")
+    assert make(account)[0].is_live
+
+
+def test_an_ended_key_is_not_rotated(account):
+    revoked, _ = make(account)
+    revoke(revoked, actor="test")
+    expired, _ = make(account, expires_at=timezone.now())
+
+    for row in (revoked, expired):
+        with pytest.raises(KeyNotLive):
+            rotate(row, actor="test")
+
+
+def test_a_key_is_found_by_its_prefix_in_its_account_only(account, other_account):
+    row, raw = make(account)
+
+    assert [get_key(account, name) for name in (row.prefix, raw)] == [row, row]
+    for name in ("", "nothing", row.prefix.upper() + "x", "ao_", f"{row.prefix}\0"[:5]):
+        with pytest.raises(NoSuchKey):
+            get_key(account, name)
+    with pytest.raises(NoSuchKey) as refused:
+        get_key(other_account, raw)
+    assert raw.split("_", 2)[2] not in refused.value.message
+
+
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="how a database is made to refuse a write")
+def test_only_a_lock_is_no_reason_to_fail_when_the_last_use_is_written(account):
+    _, raw = builders.make_api_key(account)
+    connection.connection.execute("PRAGMA query_only = ON")
+    try:
+        with pytest.raises(OperationalError), transaction.atomic():
+            find_live_key(raw)
+    finally:
+        connection.connection.execute("PRAGMA query_only = OFF")
+
+    assert find_live_key(raw).account == account
+
+
+def test_the_database_decides_who_writes_the_last_use(account):
+    row, _ = builders.make_api_key(account)
+    stale = ApiKey.objects.get(pk=row.pk)
+    used = timezone.now() - dt.timedelta(seconds=30)
+    ApiKey.objects.filter(pk=row.pk).update(last_used_at=used)
+
+    api_keys._note_use(stale)
+
+    assert ApiKey.objects.get(pk=row.pk).last_used_at == used

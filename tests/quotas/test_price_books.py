@@ -89,7 +89,14 @@ def test_configured_prices_are_installed_with_the_shipped_ones(settings, tmp_pat
     assert PriceTable.current().prices["filed"] == {"output": 7}
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"m": 1}', '{"m": {"input": "much"}}', "/no/such/file"])
+AMOUNTS = ["-1", "1.5", "NaN", "1e30", "9223372036854775808", "true", '"7"', "null"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[]", '{"m": 1}', '{"m": {"input": "much"}}', "/no/such/file"]
+    + [f'{{"m": {{"input": {amount}}}}}' for amount in AMOUNTS],
+)
 def test_configured_prices_that_cannot_be_read_are_named(settings, text):
     settings.AGENTOPS_PRICES = text
 
