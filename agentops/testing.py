@@ -24,6 +24,7 @@ from runs.agents import get_agent
 from runs.ids import new_run_id
 from runs.outcomes import Failed, InvalidInput, Succeeded
 from runs.services import check_input
+from workers.budget import Budget
 from workers.context import Context, Identity, InputFile
 from workers.event_buffer import EventBuffer
 from workers.executor import Execution, Stop, Time
@@ -33,11 +34,15 @@ FENCE = 2  # as after submit and claim
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """How the handler ended. `events` are {id, run, at, kind, data}; `error` is {class, type, message, traceback}."""
+    """How the handler ended. `events` are {id, run, at, kind, data}; `error` is {class, type, message, traceback}.
+
+    `partial` is what a failed run leaves as its result: an answer that was refused, what a stop for its cost left.
+    """
 
     outcome: str
     result: Any = None
     error: dict[str, Any] | None = None
+    partial: Any = None
     events: list[dict[str, Any]] = field(default_factory=list)
     usage: dict[str, dict[str, int]] = field(default_factory=dict)
     cost: int = 0
@@ -86,13 +91,23 @@ def run_agent(
     time_limit: float | None = None,
     attempt: int = 1,
     cancel_after: float | None = None,
+    budget: int | None = None,
 ) -> RunResult:
     """Run an agent's handler to its end and return everything it did. Raises the refusals of a bad input.
 
-    `files` maps ids (UUID texts) to (file name, bytes); `cancel_after` asks the handler to stop after so many seconds.
+    `files` maps ids (UUID texts) to (file name, bytes); `cancel_after` asks the handler to stop after so many seconds;
+    with a `budget` (micro-units) it is stopped when it reports more, whether or not the agent lets it be extended.
     """
     return asyncio.run(
-        arun_agent(name, run_input, files=files, time_limit=time_limit, attempt=attempt, cancel_after=cancel_after)
+        arun_agent(
+            name,
+            run_input,
+            files=files,
+            time_limit=time_limit,
+            attempt=attempt,
+            cancel_after=cancel_after,
+            budget=budget,
+        )
     )
 
 
@@ -104,6 +119,7 @@ async def arun_agent(
     time_limit: float | None = None,
     attempt: int = 1,
     cancel_after: float | None = None,
+    budget: int | None = None,
 ) -> RunResult:
     """`run_agent` for async tests."""
     await asyncio.to_thread(_check, name, run_input)
@@ -119,6 +135,8 @@ async def arun_agent(
     execution = Execution(spec, ctx, json.loads(json.dumps(run_input)), time=Time(limit), grace=5.0)
     if cancel_after is not None:
         asyncio.get_running_loop().call_later(cancel_after, execution.stop, Stop.CANCEL)
+    if budget is not None:
+        Budget(execution, buffer, amount=budget, before=0, extend=None).begin()
     with ThreadPoolExecutor(1) as threads:
         outcome = await execution.run(threads)
     buffer.close()
@@ -127,6 +145,7 @@ async def arun_agent(
         outcome=type(outcome).__name__.lower(),
         result=json.loads(outcome.result_json) if isinstance(outcome, Succeeded) else None,
         error=outcome.as_json() if isinstance(outcome, Failed) else None,
+        partial=json.loads(outcome.partial_json) if isinstance(outcome, Failed) and outcome.partial_json else None,
         events=[dict(events.decode(identity.run_id, line.id, line.body)) for line in buffer.after("")],
         usage=usage,
         cost=cost,

@@ -21,6 +21,7 @@ from django.utils.module_loading import autodiscover_modules
 from jsonschema import Draft202012Validator, FormatChecker
 
 from quotas.models import Priority
+from runs.estimates import Estimate, declared
 from runs.outcomes import ErrorClass
 from runs.retry import Backoff
 
@@ -33,18 +34,6 @@ ATTEMPTS_MAX = 1000
 RUNNING_MAX = 1_000_000
 LIMIT_MAX_SECONDS = 24 * 3600.0
 OVERRIDES = frozenset({"time_limit", "max_attempts", "on_lost"})
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """What a run will probably cost, in micro-units: a fixed amount, or a function of the input."""
-
-    fixed: int = 0
-    function: Callable[[Json], int] | None = None
-
-    def of(self, run_input: Json) -> int:
-        """Return the amount to hold for this input, never negative."""
-        return max(0, self.fixed if self.function is None else int(self.function(run_input)))
 
 
 @dataclass(frozen=True)
@@ -60,6 +49,7 @@ class AgentSpec:
     queue: str = "default"
     priority: str = Priority.NORMAL
     estimate: Estimate = field(default_factory=Estimate)
+    extend: bool | None = None  # more is reserved for a run that needs it; None: see may_extend
     time_limit_seconds: float = 600.0
     queue_wait_seconds: float | None = None  # None: the setting QUEUE_WAIT_SECONDS
     wall_clock_seconds: float | None = None  # over all attempts, from the first start; None: WALL_CLOCK_SECONDS
@@ -80,6 +70,14 @@ class AgentSpec:
     def attempts_by(self, policy: str) -> int:
         """Return how many attempts a run under a policy has, unless its submit says otherwise."""
         return self.max_attempts or (RERUN_ATTEMPTS if policy == "rerun" else 1)
+
+    @property
+    def may_extend(self) -> bool:
+        """Whether a run that spends more than is reserved for it gets more, or is stopped (money 6)."""
+        if self.extend is not None:
+            return self.extend
+        # Nothing was promised: none is declared, or what recent runs cost, which one in twenty exceeds by its nature.
+        return self.estimate.recent is not None or self.estimate == Estimate()
 
     @cached_property
     def validator(self) -> Draft202012Validator:
@@ -105,17 +103,19 @@ class AgentNotRegistered(LookupError):
     """No agent of that name is registered in this process."""
 
 
-def agent(name: str, *, estimate: int | Callable[[Json], int] = 0, **fields: Any) -> Callable[[Handler], Handler]:
+def agent(
+    name: str, *, estimate: int | Callable[[Json], int] | Estimate = 0, **fields: Any
+) -> Callable[[Handler], Handler]:
     """Register the decorated handler as the agent `name`.
 
-    `estimate` is an amount in micro-units or a function of the input that returns one; the other fields are those
-    of AgentSpec. Raises ImproperlyConfigured for a bad schema, a bad name or a name taken by another handler.
+    `estimate` is an amount in micro-units, a function of the input that returns one, or `runs.estimates.recent(…)`;
+    the other fields are those of AgentSpec. Raises ImproperlyConfigured for a bad schema, a bad name, a name taken by
+    another handler or an amount that is none.
     """
 
     def register(handler: Handler) -> Handler:
-        amount = Estimate(function=estimate) if callable(estimate) else Estimate(fixed=estimate)
         text = fields.pop("description", None) or (handler.__doc__ or "").strip().split("\n\n")[0]
-        spec = AgentSpec(name=name, handler=handler, estimate=amount, description=text, **fields)
+        spec = AgentSpec(name=name, handler=handler, estimate=declared(estimate), description=text, **fields)
         _check(spec)
         _registry[name] = spec
         return handler

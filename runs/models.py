@@ -57,6 +57,8 @@ class Run(models.Model):
     error_class = models.CharField(max_length=30, blank=True, default="")
     usage = models.JSONField(default=dict, blank=True)  # {model: {kind: tokens}}
     cost = models.BigIntegerField(default=0)
+    budget = models.BigIntegerField(default=0)  # what is reserved for it: its hold's amount
+    price_book = models.IntegerField(null=True, blank=True)  # by which its latest tokens were priced
     metadata = models.JSONField(default=dict, blank=True)
     tags = models.JSONField(default=list, blank=True)
 
@@ -101,6 +103,7 @@ class Run(models.Model):
             models.Index(fields=["account", "blocked_by_session", "session_number"], name="run_blocked"),
             models.Index(fields=["log_closed_at", "finished_at"], name="run_open_logs"),
             models.Index(fields=["account", "-id"], name="run_account"),
+            models.Index(fields=["account", "agent", "-id"], name="run_account_agent"),
             models.Index(fields=["account", "session", "session_number"], name="run_session"),
             models.Index(fields=["agent", "-id"], name="run_agent"),
         ]
@@ -165,6 +168,7 @@ class Attempt(models.Model):
     result_json = models.TextField(null=True, blank=True)  # noqa: DJ001  one that did not become the run's: see outcome
     usage = models.JSONField(default=dict, blank=True)
     cost = models.BigIntegerField(default=0)
+    price_book = models.IntegerField(null=True, blank=True)
     progress = models.JSONField(default=dict, blank=True)  # {done, total, message}
 
     class Meta:

@@ -116,6 +116,7 @@ class Cause(StrEnum):
     UNKNOWN_AGENT = "unknown_agent"
     QUEUE_TIMEOUT = "queue_timeout"
     QUOTA = "quota_exceeded"
+    BUDGET = "budget_exceeded"  # it spent more than was reserved for it, and could not get more
 
 
 @dataclass(frozen=True, slots=True)

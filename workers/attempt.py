@@ -20,7 +20,9 @@ from runs.models import Attempt, OnLost, Run
 from runs.outcomes import ErrorClass, Failed, Interrupted, Outcome, Succeeded
 from runs.results import dumps
 from runs.services.attempts import Finish
+from runs.services.budget import Extension, extend_budget
 from workers import metrics
+from workers.budget import Budget
 from workers.config import WorkerConfig
 from workers.context import Context, Identity
 from workers.delivery import Started
@@ -34,6 +36,7 @@ from workers.units import Units
 
 log = structlog.get_logger(__name__)
 ABANDONED_MAX = 1000
+EXTENDING_MAX = 2  # unit threads that wait for accounts' locks, so that beats, claims and ends have theirs
 
 
 class Attempts:
@@ -48,6 +51,7 @@ class Attempts:
         self.finaliser = finaliser
         self.units = units
         self.abandoned: set[asyncio.Task[Any]] = set()  # handlers that ignored their cancellation, while they go on
+        self._extending = asyncio.Semaphore(EXTENDING_MAX)
         # More than places, on demand: an abandoned handler keeps its thread and must not keep another run waiting.
         self._handlers = ThreadPoolExecutor(config.concurrency + ABANDONED_MAX, thread_name_prefix="handler")
 
@@ -59,18 +63,21 @@ class Attempts:
         began = time.monotonic()
         if began - owned.renewed_at > self.config.lost_after:
             owned.execution.stop(Stop.LOST)  # the process stood still between the claim and this line
+        budget = self._budget_of(owned)
         try:
+            budget.begin()
             outcome = await owned.execution.run(self._handlers)
             outcome = await self._fit(owned, _by_policy(owned, outcome))
             owned.buffer.close()
             await self.writer.flush([owned], everything=True)
             owned.ending = True
             await self.finaliser.finish(owned.entry, _finish_of(owned, outcome))
-            metrics.run_seconds.labels(owned.run.agent).observe(time.monotonic() - began)
+            metrics.attempt_seconds.labels(owned.run.agent).observe(time.monotonic() - began)
         except Exception:
             # Nothing above is expected to raise; if it does, the lease lapses and takeover ends the run.
             log.exception("attempt.broke", run_id=str(owned.run_id))
         finally:
+            budget.close()
             self._abandon(owned.execution)
             self.owned.remove(owned)
 
@@ -106,6 +113,21 @@ class Attempts:
         if run.cancel_requested_at is not None:
             execution.stop(Stop.CANCEL)
         return owned
+
+    def _budget_of(self, owned: OwnedRun) -> Budget:
+        run, units = owned.run, self.units
+
+        async def extend(spent: int) -> Extension:
+            def work() -> Extension:
+                return extend_budget(
+                    run_id=run.pk, account_id=run.account_id, fence=run.fence, claim_token=owned.token, spent=spent
+                )
+
+            async with self._extending:
+                return await units.run(work)
+
+        may = get_agent(run.agent).may_extend
+        return Budget(owned.execution, owned.buffer, amount=run.budget, before=run.cost, extend=extend if may else None)
 
     async def _fit(self, owned: OwnedRun, outcome: Outcome) -> Outcome:
         """Turn a result that is too large for a row into an artifact (protocol 11.1)."""

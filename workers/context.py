@@ -9,7 +9,8 @@ from runs.text import clean_text
 from workers.event_buffer import EventBuffer
 from workers.usage import Usage
 
-RESERVED = frozenset({"gap", "output.rollback"})  # what they void or tell of is the service's to say
+RESERVED = frozenset({"gap", "output.rollback", "budget.warning", "budget.extended"})  # the service's to say
+TEXT_MAX = 256 * 1024  # letters of output text that an attempt keeps, for the case that it is stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,9 @@ class Context:
         self._buffer = buffer
         self._ports = ports
         self._cancelled = False
+        self._text: list[str] = []
+        self._letters = 0
+        self.was_told = False  # that it has to stop: it looked, or was cancelled at an await
 
     @property
     def run_id(self) -> str:
@@ -82,6 +86,7 @@ class Context:
     @property
     def cancelled(self) -> bool:
         """Whether the attempt has been asked to stop. A sync handler has to look; an async one is cancelled."""
+        self.was_told = self.was_told or self._cancelled  # what it returns from now on is not the whole of it
         return self._cancelled
 
     def mark_cancelled(self) -> None:
@@ -99,6 +104,14 @@ class Context:
     def delta(self, text: str) -> None:
         """Append output text; gathered into at most ten `output.delta` events a second."""
         self._buffer.delta(text)
+        if self._letters < TEXT_MAX:
+            self._text.append(text[: TEXT_MAX - self._letters])
+            self._letters += len(text)
+
+    @property
+    def text(self) -> str:
+        """The output text so far, at most its first TEXT_MAX letters."""
+        return "".join(self._text)
 
     def progress(self, done: int, total: int, message: str = "") -> None:
         """Say how far the run is: a `run.progress` event, and the run's `progress`."""

@@ -99,6 +99,7 @@ class Dialogue:
 
     def _end(self, how: str, body: Body, data: bytes) -> None:
         self.ended = True
+        self._ctx.was_told = bool(body.get("told"))
         try:
             match how:
                 case "returned":
@@ -138,15 +139,18 @@ class Dialogue:
         return {"totals": totals, "cost": cost}, b""
 
 
-def ending(outcome: Outcome) -> bytes:
-    """Return a handler's last message: it returned, it failed, or it was stopped. Raises FrameTooLarge."""
+def ending(outcome: Outcome, *, told: bool = False) -> bytes:
+    """Return a handler's last message: it returned, it failed, or it was stopped. Raises FrameTooLarge.
+
+    `told`: it knew that it had to stop, so that what it returned may not be the whole.
+    """
     match outcome:
         case Succeeded(result_json):
-            return encode({"do": "ended", "how": "returned"}, result_json.encode("utf-8"))
+            return encode({"do": "ended", "how": "returned", "told": told}, result_json.encode("utf-8"))
         case Failed():
             known = asdict(outcome)
             partial = known.pop("partial_json")
-            body = {"do": "ended", "how": "failed", "failed": known, "has_partial": partial is not None}
+            body = {"do": "ended", "how": "failed", "told": told, "failed": known, "has_partial": partial is not None}
             return encode(body, (partial or "").encode("utf-8"))
         case _:
             return encode({"do": "ended", "how": "stopped"})

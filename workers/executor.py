@@ -5,6 +5,7 @@ import contextvars
 import inspect
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -15,7 +16,7 @@ from django.db import close_old_connections
 from jsonschema import Draft202012Validator
 
 from runs.agents import AgentSpec
-from runs.outcomes import Cancelled, ErrorClass, Failed, HandedBack, Interrupted, Outcome, Succeeded
+from runs.outcomes import Cancelled, Cause, ErrorClass, Failed, HandedBack, Interrupted, Outcome, Succeeded
 from runs.results import dumps
 from workers.context import Context
 from workers.dialogue import HandlerFailed
@@ -35,6 +36,7 @@ class Stop(StrEnum):
     WALL_CLOCK = "wall_clock"
     DEADLINE = "deadline"
     NO_PROGRESS = "no_progress"
+    BUDGET = "budget"
 
 
 LIMITS = frozenset({Stop.TIME_LIMIT, Stop.WALL_CLOCK, Stop.DEADLINE, Stop.NO_PROGRESS})
@@ -74,11 +76,12 @@ class Execution:
         self._grace = grace
         self._confined = confined
         self._stopped = asyncio.Event()
+        self._said = ""
 
-    def stop(self, reason: Stop) -> None:
-        """Ask the handler to stop. Repeating it changes nothing."""
+    def stop(self, reason: Stop, message: str = "") -> None:
+        """Ask the handler to stop. Repeating it changes nothing. `message`: the error's words, of a budget."""
         if self.reason is None:
-            self.reason = reason
+            self.reason, self._said = reason, message
             self.ctx.mark_cancelled()
             self._stopped.set()
 
@@ -103,6 +106,8 @@ class Execution:
     async def _end(self, task: "asyncio.Task[Any]") -> None:
         """Cancel the handler and give it its grace; one that does not end is abandoned (protocol 7.5)."""
         task.cancel()
+        if inspect.iscoroutinefunction(self._spec.handler) and not self._is_isolated:
+            self.ctx.was_told = True  # it has not ended, so the cancellation reaches it at its await
         await asyncio.wait({task}, timeout=self._grace + (END_SECONDS if self._is_isolated else 0))
         if not task.done():
             self.abandoned = task
@@ -146,6 +151,8 @@ class Execution:
         value = task.result() if task is not None and ended else None
         if self.reason in LIMITS:
             return self._failed(ErrorClass.TIMEOUT, "TimeLimit", self._time.message_of(self.reason))
+        if self.reason is Stop.BUDGET and (self.ctx.was_told or not ended):
+            return self._over_budget(value)
         if ended and not isinstance(value, _Raised):
             return self._result(value)
         if self.reason is Stop.CANCEL:
@@ -158,6 +165,19 @@ class Execution:
         if isinstance(value, _Raised):
             return self._failure(value.error)
         return self._failed(ErrorClass.AGENT_BUG, "CancelledError", "The handler cancelled itself.")
+
+    def _over_budget(self, value: Any) -> Failed:
+        """Return the failure of a run that was stopped for its cost, with what its handler leaves (money 6)."""
+        partial: str | None = None
+        if isinstance(value, _Raised):
+            partial = self._failure(value.error).partial_json
+        elif value is not None:
+            with suppress(TypeError, ValueError, RecursionError):
+                partial = dumps(value)
+        if partial is None and self.ctx.text:
+            partial = dumps(self.ctx.text)
+        message = self._said or "The budget of the run was spent."
+        return Failed(ErrorClass.BUDGET, "BudgetExceeded", message, partial_json=partial, cause=Cause.BUDGET.value)
 
     def _failure(self, error: BaseException) -> Failed:
         if isinstance(error, HandlerFailed):  # decided in its process, where the exception was
@@ -190,6 +210,9 @@ class Execution:
             text = dumps(value)
         except (TypeError, ValueError, RecursionError) as error:
             return self._failed(ErrorClass.AGENT_BUG, type(error).__name__, f"The result is not JSON: {error}")
+        missing = self.ctx.usage.missing
+        if missing is not None:  # swallowed by the handler: what has no price would be free
+            return self._failed(ErrorClass.UNKNOWN_PRICE, type(missing).__name__, missing.message, text)
         validator = self._spec.output_validator
         if validator is not None:
             problem = _misfit(validator, value)

@@ -62,7 +62,7 @@ async def run_isolated(spec: AgentSpec, ctx: Context, run_input: Any, grace: Cal
             log.warning("handler.killed", run_id=ctx.run_id, agent=spec.name, grace_seconds=seconds)
             process.kill()
             await asyncio.wait({process.ended}, timeout=END_SECONDS)
-        if process.ended.done() and process.ended.exception() is None:
+        if process.ended.done() and isinstance(process.ended.exception(), HandlerFailed | None):
             return process.ended.result()
         raise
     except Stopped:

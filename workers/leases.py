@@ -202,6 +202,7 @@ def _store_usage(held: Sequence[OwnedRun]) -> list[tuple[OwnedRun, tuple[int, in
         {
             "usage": [usage for _, usage, _, _ in news],
             "cost": [cost for _, _, cost, _ in news],
+            "price_book": [owned.ctx.usage.price_book for owned, *_ in news],
             "progress": [owned.ctx.progress_now for owned, *_ in news],
         },
     )

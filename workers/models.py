@@ -55,6 +55,7 @@ class DeadLetter(models.Model):
         CRASH_LOOP = "crash_loop"
         QUEUE_TIMEOUT = "queue_timeout"
         QUOTA = "quota_exceeded"
+        BUDGET = "budget_exceeded"
 
     run = models.OneToOneField(Run, models.CASCADE, null=True, blank=True, related_name="dead_letter")
     reason = models.CharField(max_length=20, choices=Reason)

@@ -226,7 +226,7 @@ def _find(name: str, module: str) -> AgentSpec:
     """Return the agent, here a handler of this very process. Its own module is tried before all of them."""
     with suppress(ImportError, ValueError):  # "__main__" is not this program; what is broken is told by the next line
         importlib.import_module(module)
-    return replace(find_agent(name) or get_agent(name), isolation="loop")
+    return replace(find_agent(name) or get_agent(name), isolation="loop", output_schema=None)  # checked in the worker
 
 
 async def _run(spec: AgentSpec, ctx: RemoteContext, link: Link, run_input: Any) -> None:
@@ -241,11 +241,11 @@ async def _run(spec: AgentSpec, ctx: RemoteContext, link: Link, run_input: Any) 
     threading.Thread(target=link.listen, args=(stop,), name="worker", daemon=True).start()
     with ThreadPoolExecutor(1, thread_name_prefix="handler") as threads:
         outcome = await execution.run(threads)
-        link.say(_last_words(outcome))
+        link.say(_last_words(outcome, told=ctx.was_told))
 
 
-def _last_words(outcome: Outcome) -> bytes:
+def _last_words(outcome: Outcome, *, told: bool) -> bytes:
     try:
-        return ending(outcome)
+        return ending(outcome, told=told)
     except FrameTooLarge as error:
         return ending(Failed(ErrorClass.NOT_STORABLE, "ResultTooLarge", str(error)))

@@ -19,6 +19,8 @@ from redis.exceptions import RedisError
 
 from quotas.errors import Refusal
 from runs import broker
+from runs.metrics import show_agents
+from runs.pricing import unpriced_models
 from workers import metrics
 from workers.attempt import Attempts
 from workers.claimer import Batch
@@ -31,6 +33,7 @@ from workers.executor import Stop
 from workers.finaliser import Finaliser
 from workers.heartbeat import Heartbeat
 from workers.leases import LeaseKeeper, Listeners
+from workers.models import DeadLetter
 from workers.owned import OwnedRun, OwnedRuns
 from workers.pings import Pings
 from workers.repair import repair_predecessors
@@ -68,6 +71,7 @@ class Worker:
         self.heartbeat = Heartbeat(config, beating)
         self.pings = Pings()
         self.last_read = self.last_tick = time.monotonic()
+        self._lag = 0.0  # of the loop, when it last looked
         self._blocking = broker.blocking_client(config.wake_wait)
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="wait")  # a blocked read must not hold up a unit
         self._consumer = Consumer(
@@ -115,7 +119,7 @@ class Worker:
 
     def _register(self, port: int) -> None:
         self.heartbeat.register(port=port)
-        metrics.places.set(self.config.concurrency)
+        self._show()
         log.info("worker.started", worker=self.config.consumer, queues=self.config.queues, port=port)
         longest = self.config.longest_time_limit
         if self.config.drain_grace < longest:
@@ -124,6 +128,13 @@ class Worker:
                 drain_grace=self.config.drain_grace,
                 longest_time_limit=longest,
                 hint="A stop may cut runs off: raise AGENTOPS_DRAIN_GRACE_SECONDS, or lower the agents' time limits.",
+            )
+        for model, agents in unpriced_models().items():
+            log.warning(
+                "worker.model_without_price",
+                model=model,
+                agents=agents,
+                hint=f"Runs that use it are refused or fail: ./run set_price {model} input=… output=… names a price.",
             )
         policy = broker.eviction_policy()
         if policy not in {"", "noeviction"}:
@@ -273,13 +284,21 @@ class Worker:
             due = time.monotonic() + WATCH_SECONDS
             await asyncio.sleep(WATCH_SECONDS)
             self.last_tick = time.monotonic()
-            metrics.loop_lag.set(max(0.0, self.last_tick - due))
-            metrics.last_read_age.set(time.monotonic() - self.last_good_read)
-            metrics.last_beat_age.set(time.monotonic() - self.keeper.last_beat)
+            self._lag = max(0.0, self.last_tick - due)
             for owned in self.owned.overdue(self.config.lost_after):
                 self._lost(owned)
             for owned in self.owned.silent():
                 owned.execution.stop(Stop.NO_PROGRESS)
+
+    def _show(self) -> None:
+        """Show what a scrape reads. Ages are computed then: a loop that hangs could not keep them up to date."""
+        metrics.places.set(self.config.concurrency)
+        metrics.last_read_age.set_function(lambda: time.monotonic() - self.last_good_read)
+        metrics.last_beat_age.set_function(lambda: time.monotonic() - self.keeper.last_beat)
+        metrics.loop_lag.set_function(lambda: max(self._lag, time.monotonic() - self.last_tick - WATCH_SECONDS))
+        show_agents()
+        for reason in DeadLetter.Reason:
+            metrics.dead_letters.labels(reason)
 
     @property
     def last_good_read(self) -> float:

@@ -1,15 +1,18 @@
 """What may be done with runs: submit, cancel, requeue, and the owner's side of an attempt."""
 
+from runs.services.asking import check_input
 from runs.services.attempts import finish_attempts
 from runs.services.cancel import CancelVerdict, cancel_run
 from runs.services.claims import start_attempts
+from runs.services.dry_run import Preview, preview_run
 from runs.services.files import open_artifact, read_upload, store_artifact, store_upload
 from runs.services.leaving import end_overdue, hand_back, take_over, take_over_dead
-from runs.services.requeue import requeue_run
-from runs.services.submit import Submitted, check_input, submit_run
+from runs.services.requeue import preview_requeue, requeue_run
+from runs.services.submit import Submitted, submit_run
 
 __all__ = [
     "CancelVerdict",
+    "Preview",
     "Submitted",
     "cancel_run",
     "check_input",
@@ -17,6 +20,8 @@ __all__ = [
     "finish_attempts",
     "hand_back",
     "open_artifact",
+    "preview_requeue",
+    "preview_run",
     "read_upload",
     "requeue_run",
     "start_attempts",

@@ -15,13 +15,12 @@ from django.db.models.functions import Now
 
 from quotas import services as money
 from quotas.database import database_time
-from quotas.services import Bill
 from runs import limits
 from runs.events import event_id
 from runs.models import Attempt, Run, Transition
 from runs.outcomes import Cancelled, Cause, ErrorClass, Failed, HandedBack, Interrupted, Outcome, Succeeded
 from runs.services import sessions
-from runs.services.holding import let_lapse
+from runs.services.holding import bill_of, let_lapse
 from runs.services.moves import Moved, caused, retry_data, short
 from runs.states import (
     CONFIRM_CANCEL,
@@ -80,6 +79,8 @@ def finish_attempts(account_id: int, finishes: Sequence[Finish]) -> Finished:
     heirs = sessions.successors(account_id, (finish.session for finish in finishes))
     locked = lock_runs([*(finish.run_id for finish in finishes), *heirs])
     rows = {row.pk: row for row in locked}
+    for row in locked:
+        row.account = account  # whom a retry's event names; all of them are of this account
     mine = [finish for finish in finishes if _is_owner(rows.get(finish.run_id), finish)]
     lost = [finish.run_id for finish in finishes if finish not in mine]
     if not mine:
@@ -89,7 +90,7 @@ def finish_attempts(account_id: int, finishes: Sequence[Finish]) -> Finished:
     moved = transition([ending.move for ending in endings])
     _close_attempts(endings)
     over = [ending for ending in endings if ending.is_over]
-    money.close_holds(account, [Bill(e.finish.run_id, e.cost, price_book=e.finish.price_book) for e in over])
+    money.close_holds(account, [bill_of(ending.move.run) for ending in over])
     let_lapse([ending.move.run for ending in endings if not ending.is_over], endings[0].move.at)
     return Finished(
         [Moved(ending.move.run, row) for ending, row in zip(endings, moved, strict=True)],
@@ -134,7 +135,6 @@ def _is_owner(row: Run | None, finish: Finish) -> bool:
 class _Ending:
     finish: Finish
     move: Move
-    cost: int  # the run's, over all attempts
     outcome: str  # the attempt's word
     error: dict[str, Any] | None
     kept: str | None  # a result that did not become the run's: overtaken by a cancel, or refused
@@ -155,21 +155,21 @@ def _ending(run: Run, finish: Finish) -> _Ending:
         kept = outcome.result_json if isinstance(outcome, Succeeded) else kept
         edge, changes, data = CONFIRM_CANCEL, {}, {"after": word}
     error = outcome.as_json() if isinstance(outcome, Failed) else None
-    cost = run.cost + finish.cost
-    usage = add_usage(run.usage, finish.usage)
+    # The row is told, so that whoever writes the bill, the dead letter or the next entry sees what the UPDATE stores.
+    run.cost, run.usage = run.cost + finish.cost, add_usage(run.usage, finish.usage)
+    run.price_book = finish.price_book or run.price_book
     move = Move(
         run,
         edge,
         actor=run.worker,
         at=now,
-        data={"attempt": run.attempt, **data, "cost": cost, "usage": usage},
+        data={"attempt": run.attempt, **data, "cost": run.cost, "usage": run.usage},
         prev=event_id(finish.fence, finish.last_seq),
-        changes={"cost": cost, "usage": usage, **changes},
+        changes={"cost": run.cost, "usage": run.usage, "price_book": run.price_book, **changes},
     )
-    # The row is told, so that whoever writes the dead letter or the next entry sees what the UPDATE stores.
     run.error, run.error_class = (error, changes.get("error_class", "")) if edge is FAIL else (None, "")
     run.not_before = changes.get("not_before")
-    return _Ending(finish, move, cost, word, error, kept)
+    return _Ending(finish, move, word, error, kept)
 
 
 def _decided(run: Run, outcome: Outcome, now: dt.datetime) -> Outcome:
@@ -177,7 +177,7 @@ def _decided(run: Run, outcome: Outcome, now: dt.datetime) -> Outcome:
     if not isinstance(outcome, Failed):
         return outcome
     if outcome.retry_in is None:
-        return caused(outcome, Cause.FATAL)
+        return outcome if outcome.cause else caused(outcome, Cause.FATAL)
     begins = now + dt.timedelta(seconds=outcome.retry_in)
     if run.attempt >= run.max_attempts or not limits.may_begin(run, begins):
         crashed = outcome.error_class is ErrorClass.LOST_WORKER and run.attempt >= run.max_attempts
@@ -232,6 +232,7 @@ def _close_attempts(endings: Sequence[_Ending]) -> None:
             "error_class": [str((ending.error or {}).get("class", "")) for ending in endings],
             "usage": [ending.finish.usage for ending in endings],
             "cost": [ending.finish.cost for ending in endings],
+            "price_book": [ending.finish.price_book for ending in endings],
             "progress": [ending.finish.progress for ending in endings],
             "result_json": [ending.kept for ending in endings],
         },

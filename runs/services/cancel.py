@@ -14,12 +14,12 @@ from quotas import audit
 from quotas import services as money
 from quotas.database import database_time, in_transaction
 from quotas.models import Account
-from quotas.services import Bill
 from runs import announcing, broker, keys
 from runs.errors import NoSuchRun
 from runs.models import Run
 from runs.selectors import get_run
 from runs.services import sessions
+from runs.services.holding import bill_of
 from runs.services.moves import Moved
 from runs.states import CANCEL, RunState
 from runs.transitions import Move, lock_runs, transition
@@ -87,7 +87,7 @@ def cancel_waiting(run: Run, account: Account, *, actor: str, reason: str) -> Mo
     move = Move(run, CANCEL, actor=actor, at=database_time(run), data={"reason": reason[:500], "cost": run.cost})
     rows = transition([move])
     # Never started: released without a ledger line. It may have run before, and been handed back: then settled.
-    money.close_holds(account, [Bill(run.pk, run.cost, started=run.started_at is not None)])
+    money.close_holds(account, [bill_of(run, started=run.started_at is not None)])
     return Moved(run, rows[0])
 
 

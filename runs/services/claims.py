@@ -10,12 +10,12 @@ from uuid import UUID
 from quotas import services as money
 from quotas.database import database_time, later
 from quotas.models import Account
-from quotas.services import Bill
 from runs import limits, running
 from runs.models import Attempt, Run, Transition
 from runs.outcomes import Cause, ErrorClass, Failed
 from runs.running import RunningLimit
 from runs.services import sessions
+from runs.services.holding import bill_of
 from runs.services.moves import Left, Moved, fail_columns, short
 from runs.states import CLAIM, REFUSE, RunState
 from runs.transitions import Move, lock_runs, transition
@@ -142,7 +142,7 @@ def _refuse(account: Account, run: Run, error: Failed, actor: str) -> Left:
         changes=fail_columns(run, error),
     )
     row = transition([move])[0]
-    money.close_holds(account, [Bill(run.pk, run.cost, started=run.started_at is not None)])
+    money.close_holds(account, [bill_of(run, started=run.started_at is not None)])
     # Alone under the account's lock, so that locking the successor after its predecessor can meet nobody.
     heirs = lock_runs(sessions.successors(account.pk, [run.session])) if slot else []
     return Left(Moved(run, row), [run], sessions.hand_on(heirs, [slot], actor=actor))

@@ -6,9 +6,15 @@ from collections.abc import Iterable
 from uuid import UUID
 
 from quotas import services as money
+from quotas.services import Bill
 from runs.models import Run
 
 LAPSE_MARGIN_SECONDS = 300.0
+
+
+def bill_of(run: Run, *, started: bool = True) -> Bill:
+    """Return what a run that ends has really cost, for its settlement; one that never started is released."""
+    return Bill(run.pk, run.cost, started=started, price_book=run.price_book, agent=run.agent)
 
 
 def lapse_seconds(run: Run) -> float:

@@ -11,8 +11,6 @@ from django.db.models.functions import Now
 from quotas import services as money
 from quotas.database import database_time
 from quotas.models import Account
-from quotas.prices import PriceTable
-from quotas.services import Bill
 from runs import limits
 from runs.agents import AgentNotRegistered, AgentSpec, get_agent
 from runs.events import event_id
@@ -23,7 +21,7 @@ from runs.retry import Backoff, is_retryable
 from runs.services import sessions
 from runs.services.attempts import add_usage
 from runs.services.claims import Claimed
-from runs.services.holding import let_lapse
+from runs.services.holding import bill_of, let_lapse
 from runs.services.moves import Left, Moved, caused, fail_columns, retry_data, short
 from runs.states import CONFIRM_CANCEL, FAIL, HAND_BACK, INTERRUPT, RETAKE, RETRY_LATER, Edge, RunState
 from runs.transitions import Move, lock_runs, transition
@@ -63,7 +61,7 @@ def hand_back(claimed: Claimed, *, actor: str, reason: str, above: int = 0) -> L
     row = transition([move])[0]
     Attempt.objects.filter(run=run, fence=claimed.fence).update(outcome=HANDED_BACK, ended_at=Now())
     if run.is_terminal:
-        money.close_holds(account, [Bill(run.pk, run.cost, started=begun_before)])
+        money.close_holds(account, [bill_of(run, started=begun_before)])
         return Left(Moved(run, row), started=sessions.hand_on(locked, [slot], actor=actor))
     let_lapse([run], now)
     return Left(Moved(run, row))
@@ -134,8 +132,10 @@ def _end(
     account: Account, run: Run, locked: Sequence[Run], decide: Callable[[Run, dt.datetime], _End], actor: str
 ) -> Left:
     attempt = Attempt.objects.filter(run=run, fence=run.fence).first()
-    spent, usage = (attempt.cost, attempt.usage) if attempt is not None else (0, {})
-    run.cost, run.usage = run.cost + spent, add_usage(run.usage, usage)
+    if attempt is not None:
+        run.cost, run.usage = run.cost + attempt.cost, add_usage(run.usage, attempt.usage)
+        run.price_book = attempt.price_book or run.price_book
+    run.account = account
     now, slot, fence = database_time(run), run.session_slot, run.fence
     end = decide(run, now)
     move = Move(
@@ -144,7 +144,7 @@ def _end(
         actor=actor,
         at=now,
         data={**end.data, "cost": run.cost, "usage": run.usage, "cost_after_last_beat": "unknown"},
-        changes={"cost": run.cost, "usage": run.usage, **end.changes},
+        changes={"cost": run.cost, "usage": run.usage, "price_book": run.price_book, **end.changes},
     )
     row = transition([move])[0]
     Attempt.objects.filter(run=run, fence=fence).update(
@@ -154,7 +154,7 @@ def _end(
         run.attempt, run.not_before = end.changes["attempt"], end.changes["not_before"]
         let_lapse([run], now)
         return Left(Moved(run, row))
-    money.close_holds(account, [Bill(run.pk, run.cost, price_book=PriceTable.current().version)])
+    money.close_holds(account, [bill_of(run)])
     failed = [run] if end.edge is FAIL else []
     return Left(Moved(run, row), failed, sessions.hand_on(locked, [slot], actor=actor))
 

@@ -43,11 +43,15 @@ def short(error: Failed) -> dict[str, Any]:
 
 
 def retry_data(run: Run, error: Failed, columns: dict[str, Any]) -> dict[str, Any]:
-    """Return what `run.retrying` and `run.retaken` say: which attempt comes, when, and what ended this one."""
+    """Return what `run.retrying` and `run.retaken` say: which attempt comes, who pays, and what ended this one.
+
+    The run comes with its account: it is locked, and no statement may be spent on its name.
+    """
     at = columns["not_before"]
     return {
         "attempt": run.attempt + 1,
         "of": run.max_attempts,
+        "paid_by": run.account.name,
         "not_before": None if at is None else at.isoformat(),
         "error": short(error),
     }

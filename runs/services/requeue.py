@@ -15,19 +15,11 @@ from runs.errors import AlreadyRequeued, NoSuchRun, NotEnded, PayloadPruned
 from runs.ids import new_run_id
 from runs.models import Run
 from runs.selectors import get_run
+from runs.services.asking import Request, allowed_priority, check_input, find_spec, route_key
+from runs.services.dry_run import Preview, preview
+from runs.services.estimating import estimate_of
 from runs.services.files import files_in
-from runs.services.submit import (
-    Request,
-    Submitted,
-    admit_locked,
-    allowed_priority,
-    check_backlog,
-    check_input,
-    committed_or_found,
-    estimate_of,
-    find_spec,
-    route_key,
-)
+from runs.services.submit import Submitted, admit_locked, check_backlog, committed_or_found
 from runs.transitions import lock_runs
 
 COPIED = (
@@ -62,9 +54,25 @@ def requeue_run(
     (facts.retried_by), and whatever a submit refuses.
     """
     old = get_run(run_id, account)
+    request = _prepare(old, actor=actor, request_id=request_id, idempotency_key=idempotency_key)
+    check_backlog(old.queue)
+    return committed_or_found(request.run, lambda: _requeue_locked(request, old.pk, reason))
+
+
+def preview_requeue(*, run_id: UUID, actor: str, account: Account | None = None) -> Preview:
+    """Return what a requeue would be answered now; what it would refuse however much room there is, is raised."""
+    old = get_run(run_id, account)
+    request = _prepare(old, actor=actor)
+    _check_ended(old)
+    if old.retried_by is not None:
+        raise AlreadyRequeued(run=str(old.pk), retried_by=str(old.retried_by))
+    return preview(request)
+
+
+def _prepare(old: Run, *, actor: str, request_id: str = "", idempotency_key: str | None = None) -> Request:
+    """Return what a submit of the run's input asks for, checked as it would be today."""
     _check_payload(old)
     spec = find_spec(old.agent)
-    check_backlog(old.queue)
     allowed_priority(old.account, old.priority)
     run_input = old.input
     check_input(old.agent, run_input, account=old.account)
@@ -78,27 +86,23 @@ def requeue_run(
     )
     new.idempotency_key = route_key("retry", idempotency_key)
     new.idempotency_digest = old.pk.hex  # what is asked for is this run again, not this input
-    request = Request(
+    return Request(
         run=new,
-        estimate=estimate_of(spec, run_input),
-        idempotency_key=new.idempotency_key,
-        digest=new.idempotency_digest,
+        estimate=estimate_of(spec, run_input, old.account),
         dedupe_seconds=0,
         retry_of=old.pk,
         files=files_in(spec, run_input),
     )
-    return committed_or_found(new, lambda: _requeue_locked(request, old.pk, reason))
 
 
 def _requeue_locked(request: Request, old_id: UUID, reason: str) -> Submitted:
     new = request.run
-    money.lock_account(new.account_id)
+    account = money.lock_account(new.account_id)
     old = next(iter(lock_runs([old_id])), None)
     if old is None:
         raise NoSuchRun(run=str(old_id))
     _check_payload(old)
-    if not old.is_terminal:
-        raise NotEnded(run=str(old_id), state=old.state)
+    _check_ended(old)
     if old.retried_by is not None:
         return _same_or_refuse(request, old)
     submitted = admit_locked(request)
@@ -109,7 +113,8 @@ def _requeue_locked(request: Request, old_id: UUID, reason: str) -> Submitted:
         action="run.requeue",
         target_type="run",
         target_id=old_id,
-        after={"retried_by": str(new.pk)},
+        before={"cost": old.cost},
+        after={"retried_by": str(new.pk), "paid_by": account.name, "reserved": request.estimate},
         reason=reason,
         request_id=new.request_id,
     )
@@ -123,10 +128,15 @@ def _check_payload(old: Run) -> None:
         raise PayloadPruned(run=str(old.pk), pruned_at=old.payload_pruned_at.isoformat())
 
 
+def _check_ended(old: Run) -> None:
+    if not old.is_terminal:
+        raise NotEnded(run=str(old.pk), state=old.state)
+
+
 def _same_or_refuse(request: Request, old: Run) -> Submitted:
     """Answer a repeated requeue: the first one's run for the same idempotency key, else AlreadyRequeued."""
     existing = Run.objects.select_related("account").filter(retry_of=old.pk).first()
-    if existing is not None and request.idempotency_key and existing.idempotency_key == request.idempotency_key:
+    if existing is not None and request.run.idempotency_key and existing.idempotency_key == request.run.idempotency_key:
         return Submitted(existing, replayed=True)
     raise AlreadyRequeued(run=str(old.pk), retried_by=str(old.retried_by))
 

@@ -1,10 +1,15 @@
 """A COMMIT whose answer was lost, at the door: not a failure, and not done twice (protocol 1.8). On PostgreSQL."""
 
+import io
+import json
+
 import psycopg
 import pytest
+from django.core.management import call_command
 from django.db import OperationalError, connection, transaction
 
-from quotas.models import AuditEntry
+from quotas.api_keys import create_api_key, find_live_key, rotate
+from quotas.models import ApiKey, AuditEntry, LedgerEntry
 from runs import broker
 from runs.models import Run
 from runs.services import cancel_run, requeue_run, submit_run
@@ -174,6 +179,29 @@ def test_a_retry_while_the_database_stays_away_is_found_by_its_key(proxy, accoun
     again = api.post(f"{RUNS}/{old.pk}/retry", **{"idempotency-key": "k"})
 
     assert (again.status_code, Run.objects.filter(retry_of=old).count()) == (200, 1)
+
+
+# -- keys and manual lines -------------------------------------------------------------------------------------------
+def test_a_key_whose_answer_is_lost_is_shown_and_works(proxy, account):
+    proxy.lose_next_commit()
+    made, raw = create_api_key(account=account, name="ci", scopes=["read"], actor="tester")
+    proxy.lose_next_commit()
+    heir, raw_of_heir = rotate(made, actor="tester")
+
+    assert proxy.lost == 2
+    assert [find_live_key(raw), find_live_key(raw_of_heir)] == [made, heir]
+    assert (ApiKey.objects.filter(name="ci").count(), AuditEntry.objects.count()) == (2, 2)
+
+
+def test_a_manual_line_whose_answer_is_lost_is_told_as_written(proxy, account):
+    said = io.StringIO()
+    proxy.lose_next_commit()
+
+    call_command("grant", "--account", account.name, "--amount", "5", "--reason", "gift", "--json", stdout=said)
+
+    line = LedgerEntry.objects.get()
+    assert (json.loads(said.getvalue())["id"], line.amount, proxy.lost) == (line.pk, -5, 1)
+    invariants.check_money([account])
 
 
 # -- cancel and dead letters -----------------------------------------------------------------------------------------

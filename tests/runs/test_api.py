@@ -3,14 +3,16 @@
 from uuid import UUID, uuid4
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
-from quotas.access import caller_for_key
 from quotas.models import ApiKey, Hold
+from quotas.standing import Standing
 from runs import tickets
 from runs.models import Attempt, Run
 from runs.states import RunState
-from tests import builders
+from tests import builders, working
 from tests.api import RUNS, Api, problem
 
 pytestmark = pytest.mark.django_db
@@ -47,6 +49,16 @@ def test_submit_is_accepted_and_can_be_read(api, account):
     read = api.get(response["Location"])
     assert read.status_code == 200
     assert read.json() == body
+
+
+def test_a_submit_does_not_read_back_what_it_knows_and_the_estimate_stays(api):
+    with CaptureQueriesContext(connection) as queries:
+        body = api.submit().json()
+    assert not [query for query in queries if query["sql"].startswith("SELECT") and "runs_transition" in query["sql"]]
+    (claim,) = working.claim(Run.objects.get(pk=body["id"]))
+    Run.objects.filter(pk=claim.run.pk).update(budget=body["estimate"] * 3)
+
+    assert api.get(f"{RUNS}/{body['id']}").json()["estimate"] == body["estimate"] == body["hold"]
 
 
 def test_same_idempotency_key_and_body_answer_the_first_run(api):
@@ -265,13 +277,15 @@ def test_a_ticket_is_good_once_for_its_run(api, api_key, account):
     response = api.post(f"{RUNS}/{run.id}/ticket")
     assert response.status_code == 201
     ticket = response.json()["ticket"]
-    key = ApiKey.objects.get()
-    assert tickets.redeem(ticket) == tickets.Redeemed(run.id, account.pk, "key", key.pk)
+    standing = Standing(account.pk, key_id=ApiKey.objects.get().pk)
+    assert tickets.redeem(ticket) == tickets.Redeemed(run.id, account.pk, standing)
     assert tickets.redeem(ticket) is None
     assert tickets.redeem("") is None
     assert tickets.redeem("\ud800") is None
-    again = tickets.issue(run.id, caller_for_key(api_key))
+    staff = Standing(user_id=7, session_key="a session's own key, 32 long ....", permissions=("runs.view_run",))
+    again = tickets.issue(run.id, account.pk, staff)
     assert again != ticket
+    assert tickets.redeem(again) == tickets.Redeemed(run.id, account.pk, staff)
 
 
 def test_a_ticket_without_redis_is_503(api, account, own_redis):
@@ -343,6 +357,7 @@ def test_wrong_method_and_unknown_address_are_problems(api):
     problem(response, 405 if response.status_code == 405 else 403, response.json()["code"])
     problem(api.get("/api/v1/nothing"), 404, "not_found")
     problem(api.get("/api"), 404, "not_found")
+    problem(Client(enforce_csrf_checks=True).post("/api/v1/nothing"), 404, "not_found")
     problem(api.client.get(RUNS, headers={"accept": "text/html"}), 406, "not_acceptable")
 
 

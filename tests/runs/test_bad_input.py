@@ -171,7 +171,7 @@ def test_f47_odd_filters_are_400(client, query):
 
 def test_a_parameter_that_post_does_not_know_spends_nothing(client):
     body = {"agent": "probe.ret", "input": {}}
-    refused(client.post(f"{RUNS}?dry_run=1", body, content_type="application/json"))
+    refused(client.post(f"{RUNS}?dryrun=1", body, content_type="application/json"))
 
 
 def test_f48_a_body_over_the_limit_is_413(client, settings):

@@ -12,6 +12,7 @@ from quotas.models import Hold
 from runs.models import Run
 from runs.outcomes import ErrorClass, Failed
 from runs.services import cancel_run, claims, end_overdue, hand_back, requeue_run, schedule, take_over, take_over_dead
+from runs.services.budget import extend_budget
 from runs.services.leaving import Lost
 from runs.services.sessions import slot_of
 from tests import builders, working
@@ -80,6 +81,14 @@ def started_from_its_line(account):
     return lambda: schedule.start_blocked(account.pk, slot_of("s"), actor="sweeper")
 
 
+def extended(account):
+    (claimed,) = working.claim(working.submit(account))
+    run, spent = claimed.run, 5000
+    return lambda: extend_budget(
+        run_id=run.pk, account_id=account.pk, fence=claimed.fence, claim_token=claimed.token, spent=spent
+    )
+
+
 ACTS = (
     cancelled,
     requeued,
@@ -91,6 +100,7 @@ ACTS = (
     taken_over_from_the_dead,
     ended_when_overdue,
     started_from_its_line,
+    extended,
 )
 
 

@@ -39,7 +39,8 @@ def test_an_ended_run_gets_a_new_run_of_the_same_input(account, state):
     assert (new.time_limit_seconds, new.queue_wait_seconds) == (9.0, 8.0)
     assert (new.state, new.fence, new.attempt, new.cost, new.submitted_by) == ("queued", 1, 1, 0, "tester")
     entry = AuditEntry.objects.get(action="run.requeue")
-    assert (entry.target_id, entry.after, entry.reason) == (str(old.pk), {"retried_by": str(new.pk)}, "again")
+    assert (entry.target_id, entry.before, entry.reason) == (str(old.pk), {"cost": old.cost}, "again")
+    assert entry.after == {"retried_by": str(new.pk), "paid_by": account.name, "reserved": 1000}
     assert Hold.objects.get(run_id=new.pk).state == "active"
 
 

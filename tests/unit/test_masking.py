@@ -11,9 +11,9 @@ from django.core.exceptions import ImproperlyConfigured
 
 from agentops.logs import mask_fields
 from quotas import masking
-from quotas.api_keys import create_api_key
 from quotas.masking import mask, mask_json
 from runs.outcomes import ErrorClass, Failed
+from tests import builders
 
 PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEAx\nqLr8T4\n-----END RSA PRIVATE KEY-----"
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk"
@@ -126,7 +126,7 @@ def test_ordinary_text_is_left_as_it_is(text):
 
 
 def test_our_own_keys_are_masked_but_for_their_public_prefix(account):
-    row, raw = create_api_key(account=account, name="k", scopes=["read"])
+    row, raw = builders.make_api_key(account)
 
     assert mask(f"used {raw}.") == f"used ao_{row.prefix}_[masked]."
 

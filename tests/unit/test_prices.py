@@ -84,7 +84,30 @@ def test_usage_of_an_unknown_model_is_kept_and_the_priced_part_is_booked(usage):
     with pytest.raises(UnknownPrice):
         usage.add("nobody", output=3)
 
-    assert usage.snapshot() == ({"plain": {"input": 2}, "nobody": {"output": 3}}, 7)
+    assert usage.snapshot() == ({"plain": {"input": 2}, "nobody": {"unpriced_output": 3}}, 7)
+    assert (usage.totals, usage.missing.facts) == (usage.snapshot()[0], {"model": "nobody", "kind": "output"})
+
+
+def test_a_kind_without_a_price_takes_no_cost_back_from_the_kinds_that_have_one(usage):
+    usage.add("embedder", embedding=2)
+    with pytest.raises(UnknownPrice):
+        usage.add("embedder", embedding=3, output=4)
+    usage.add("embedder", embedding=1)  # these have a price
+
+    assert usage.snapshot() == ({"embedder": {"embedding": 6, "unpriced_output": 4}}, 6)
+
+
+def test_whoever_watches_is_told_of_every_report(usage):
+    told = []
+    usage.watch(told.append)
+
+    usage.add_cost(5)
+    usage.add("plain", input=2)
+    for refused in (lambda: usage.add("nobody", output=3), lambda: usage.add_cost(-1)):
+        with suppress(UnknownPrice, InvalidCost):
+            refused()
+
+    assert told == [5, 7, 7]
 
 
 @pytest.mark.parametrize("amount", [-1, 1.5, 2**63, AMOUNT_MAX + 1, None])

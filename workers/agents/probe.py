@@ -1,8 +1,7 @@
 """Probe agents for trials: each does one thing that a run can do wrong, or slowly, and leaves a trace of its attempts.
 
 Registered only with `AGENTOPS_PROBE_AGENTS=1`. Every attempt appends JSON lines to the file `AGENTOPS_PROBE_LOG`:
-`{agent, run, attempt, fence, worker, phase, cost, monotonic, wall}`, phase `start`, `end`, `cancelled` or `error`;
-`cost` is what the attempt has reported by then, in micro-units.
+`{agent, run, attempt, fence, worker, phase, cost, monotonic, wall}`: phase `start`, `end`, `cancelled` or `error`.
 """
 
 import asyncio
@@ -19,6 +18,7 @@ from typing import Any
 from django.conf import settings
 
 from runs.agents import OVERRIDES, agent
+from runs.estimates import Estimate, recent
 from runs.outcomes import BadOutput, ErrorClass, Fatal, InvalidInput, Retryable
 from runs.retry import Backoff
 from workers.context import Context
@@ -33,7 +33,7 @@ COUNT = {"type": "integer", "minimum": 0}
 def _probe(
     name: str,
     properties: dict[str, Any],
-    estimate: int | Callable[[Any], int] = ESTIMATE,
+    estimate: int | Callable[[Any], int] | Estimate = ESTIMATE,
     sample: Any = None,
     **fields: Any,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -193,6 +193,7 @@ def _spend_estimate(run_input: dict[str, Any]) -> int:
     "probe.spend",
     {"amount": {}, "times": COUNT, "seconds": NUMBER, "estimate": COUNT},
     estimate=_spend_estimate,
+    extend=True,
     sample={"amount": 1000, "times": 3},
 )
 async def spend(ctx: Context, run_input: dict[str, Any]) -> dict[str, Any]:
@@ -203,6 +204,39 @@ async def spend(ctx: Context, run_input: dict[str, Any]) -> dict[str, Any]:
             ctx.usage.add_cost(run_input.get("amount", 0))
             await asyncio.sleep(run_input.get("seconds", 0) / times)
     return {"spent": ctx.usage.cost}
+
+
+@_probe(
+    "probe.overspend",
+    {"amount": {}, "times": COUNT, "seconds": NUMBER, "estimate": COUNT, "answer": {}},
+    estimate=_spend_estimate,
+    sample={"amount": 1000, "times": 10, "seconds": 5, "estimate": 3000},
+)
+async def overspend(ctx: Context, run_input: dict[str, Any]) -> Any:
+    """Report costs like probe.spend, a line of text with each; stopped for them, return `answer` if there is one."""
+    with _traced(ctx):
+        times = run_input.get("times", 1)
+        try:
+            for number in range(times):
+                ctx.delta(f"part {number + 1}. ")
+                ctx.usage.add_cost(run_input.get("amount", 0))
+                await asyncio.sleep(run_input.get("seconds", 0) / times)
+        except asyncio.CancelledError:
+            if "answer" not in run_input:
+                raise
+            return run_input["answer"]
+    return {"spent": ctx.usage.cost}
+
+
+TYPICAL_COST, WORST_COST = 1000, 10_000  # of probe.varied, micro-units
+VARIED = {"is_worst": {"type": "boolean"}, "seconds": NUMBER}
+
+
+@_probe("probe.varied", VARIED, estimate=recent(floor=100, typical=TYPICAL_COST))
+async def varied(ctx: Context, run_input: dict[str, Any]) -> Any:
+    """Cost what is typical of it, bit by bit over `seconds`, or ten times as much: its worst case."""
+    cost = WORST_COST if run_input.get("is_worst") else TYPICAL_COST
+    return await spend(ctx, {"amount": cost // 10, "times": 10, "seconds": run_input.get("seconds", 0)})
 
 
 ODD_RESULTS: dict[str, Callable[[], Any]] = {
@@ -336,6 +370,7 @@ WORKS: dict[str, Callable[[Context, dict[str, Any]], Any]] = {
     "spawn": _spawn,
     "emit": emit,
     "spend": spend,
+    "overspend": overspend,
     "raise": raise_text,
     "ret": ret,
 }
@@ -347,6 +382,7 @@ ISOLATED = {
     "bytes": COUNT,
     "times": COUNT,
     "amount": {},
+    "answer": {},
     "value": {},
     "text": {"type": "string"},
     "type": {"enum": list(EXCEPTIONS)},

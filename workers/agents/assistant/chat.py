@@ -72,6 +72,7 @@ def _estimate(run_input: dict[str, Any]) -> int:
     description="Answers a prompt or a conversation and streams the tokens as they come.",
     input_schema=SCHEMA,
     estimate=_estimate,
+    extend=True,  # token counts are judged without the model's tokenizer, and a broken answer is paid twice
     models=_models,
     max_attempts=3,
     retry_on=(ErrorClass.PROVIDER_TRANSIENT, ErrorClass.PROVIDER_LIMIT),

@@ -108,6 +108,7 @@ def _estimate(run_input: dict[str, Any]) -> int:
     description="Reads a document and gives its summary, key words, key sentences, and questions with answers.",
     input_schema=SCHEMA,
     estimate=_estimate,
+    extend=True,  # nobody knows how long a file is before it is read
     models=_models,
     time_limit_seconds=1800,
     wall_clock_seconds=3600,  # so that a second attempt has time for its work
