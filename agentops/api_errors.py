@@ -10,6 +10,7 @@ from django.core.exceptions import BadRequest, DisallowedHost, PermissionDenied,
 from django.db import DataError, InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.views import defaults
+from django.views.decorators.csrf import csrf_exempt
 from redis.exceptions import RedisError
 from rest_framework import exceptions
 
@@ -18,6 +19,7 @@ from quotas.database import is_busy
 from quotas.errors import Busy, Refusal
 from quotas.json_rules import key_path
 from quotas.masking import mask, mask_json, mask_member
+from runs.metrics import count_store_error
 
 log = structlog.get_logger(__name__)
 API = "/api/"
@@ -126,6 +128,7 @@ def _drf(request: HttpRequest, error: exceptions.APIException) -> HttpResponse:
 
 
 def _django(request: HttpRequest, error: Exception) -> HttpResponse:
+    count_store_error(error)
     if isinstance(error, Http404):
         return document(request, 404, "not_found", "There is nothing here.")
     if isinstance(error, PermissionDenied):
@@ -188,6 +191,7 @@ def _below(path: str, name: Any) -> str:
     return f"{path}[{name}]" if isinstance(name, int) else key_path(path, name)
 
 
+@csrf_exempt
 def not_found(request: HttpRequest, *_path: str) -> HttpResponse:
     """Answer what is under /api/ and routed nowhere; also where DEBUG would show Django's page."""
     return document(request, 404, "not_found", f"There is no {request.path[:200]!a} here.")

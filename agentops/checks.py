@@ -7,12 +7,16 @@ from django.core.checks import CheckMessage, Tags, Warning  # noqa: A004
 from django.core.checks import register as django_register
 from django.db import connection
 
+from quotas.prices import PriceTable
+from runs.pricing import unpriced_models
+
 
 def register() -> None:
     """Make the checks known to Django; called once by the console's app config."""
     django_register(secret_key, Tags.security)
     django_register(lease_times)
     django_register(drain_grace)
+    django_register(prices, Tags.database)
     django_register(sqlite_and_workers, deploy=True)
     django_register(allowed_hosts, Tags.security, deploy=True)
 
@@ -77,4 +81,20 @@ def allowed_hosts(**_options: Any) -> list[CheckMessage]:
             hint="List the names this service is called by.",
             id="agentops.W005",
         )
+    ]
+
+
+def prices(**options: Any) -> list[CheckMessage]:
+    """Name models of agents that have no price. With a database only: `check --database default`, `migrate`."""
+    try:
+        unpriced = unpriced_models() if options.get("databases") and PriceTable.current().version else {}
+    except Exception:  # noqa: BLE001  no tables yet, a broken agent: others tell, and `migrate` must not end here
+        return []
+    return [
+        Warning(
+            f"The model {model} has no price; agents that may use it: {', '.join(agents) or 'those of the settings'}.",
+            hint=f"Name one with `./run set_price {model} input=… output=…`: until then its runs are refused or fail.",
+            id="agentops.W006",
+        )
+        for model, agents in unpriced.items()
     ]

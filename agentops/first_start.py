@@ -22,7 +22,12 @@ def credentials() -> dict[str, str | None]:
         return {"admin_user": known.get_username(), "admin_password": None, "api_key": None}
     password = secrets.token_urlsafe(15)
     user = users.create_superuser(ADMIN, email="", password=password)
-    row, raw = create_api_key(account=ensure_account("default"), name="first key of up", scopes=sorted(ALL_SCOPES))
+    _, raw = create_api_key(
+        account=ensure_account("default"),
+        name="first key of up",
+        scopes=sorted(ALL_SCOPES),
+        actor="system",
+        reason="first start",
+    )
     audit.record(actor="system", action="user.create", target_type="user", target_id=user.pk, reason="first start")
-    audit.record(actor="system", action="api_key.create", target_type="api_key", target_id=row.pk, reason="first start")
     return {"admin_user": ADMIN, "admin_password": password, "api_key": raw}

@@ -111,12 +111,17 @@ async def _send(send: Any, answer: Answer) -> None:
 
 
 def limit_daphne() -> None:
-    """Count the bytes of a body as daphne receives them, where daphne is the server; repeating it does nothing."""
+    """Count the bytes of a body as daphne receives them, where daphne is the server; repeating it does nothing.
+
+    And break an answer off that fails in its middle: daphne would begin another one, raise, and look after no
+    connection of the process any more.
+    """
     protocol: Any = sys.modules.get("daphne.http_protocol")
     if protocol is None or hasattr(protocol.WebRequest, "agentops_refused"):
         return
     request_class = protocol.WebRequest
     store, process = request_class.handleContentChunk, request_class.process
+    handle_exception = request_class.handle_exception
     request_class.agentops_received, request_class.agentops_refused = 0, False
 
     def handle_content_chunk(self: Any, data: bytes) -> None:
@@ -139,7 +144,14 @@ def limit_daphne() -> None:
         self.channel.loseConnection()
         return None
 
+    def answer_or_break_off(self: Any, error: Exception) -> None:
+        if self._response_started:
+            self.transport.abortConnection()
+        else:
+            handle_exception(self, error)
+
     request_class.handleContentChunk = handle_content_chunk
+    request_class.handle_exception = answer_or_break_off
     request_class.process = process_unless_refused
 
 

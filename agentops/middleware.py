@@ -17,6 +17,7 @@ from django.utils.decorators import sync_and_async_middleware
 
 from agentops.api_errors import answer, handler400, handler404
 from quotas.api_view import REQUEST_ID
+from quotas.masking import mask
 
 SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 API = "/api/"
@@ -30,8 +31,8 @@ PREFLIGHT_SECONDS = "600"
 
 
 def sane_id(given: str) -> str:
-    """Return the caller's request id where it is one that a log can take, else a new one."""
-    return given if SANE_ID.fullmatch(given) else uuid4().hex
+    """Return the caller's request id where it is one that a log can take, else a new one. A key is none."""
+    return given if SANE_ID.fullmatch(given) and mask(given) == given else uuid4().hex
 
 
 @sync_and_async_middleware

@@ -1,21 +1,28 @@
 """What the admin pages of all apps share: read-only pages, a paginator that counts no whole table, who acts."""
 
 from typing import Any
+from uuid import UUID
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import BadRequest
 from django.core.paginator import Paginator
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
 from django.utils.functional import cached_property
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 
 from quotas.api_view import REQUEST_ID
+from quotas.display import NOTHING, short
+from quotas.standing import Standing
 
 PAGE = 50
 COUNT_CAP = 10_000
 REASON_MAX = 500
+AT_ONCE = 200  # rows of a selection that one request works on
 ID_DIGITS = 18  # a selected row's id, under 2^63
 
 
@@ -74,6 +81,28 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         return False
 
 
+class RunSearch(ReadOnlyAdmin):
+    """A list whose rows name a run and an account: searched by the whole id of the one or the whole name of the other.
+
+    Django's own look-up would compare the ids as texts, which no index knows and no two databases write alike.
+    """
+
+    search_fields = ["run_id"]  # shows the search field
+    search_help_text = "Run id or account name"
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        del request
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        try:
+            return queryset.filter(run_id=UUID(term)), False
+        except ValueError:
+            return queryset.filter(account__name=term), False
+
+
 def actor_of(request: HttpRequest) -> str:
     """Return the name written to audit and transitions for the signed-in user."""
     return request.user.get_username()
@@ -84,7 +113,27 @@ def request_id_of(request: HttpRequest) -> str:
     return str(request.META.get(REQUEST_ID, ""))
 
 
+def standing_of_staff(request: HttpRequest, *permissions: str) -> Standing:
+    """Return how the signed-in user is looked up again while something is sent to them for longer."""
+    return Standing(user_id=request.user.pk, session_key=request.session.session_key or "", permissions=permissions)
+
+
 def reason_of(request: HttpRequest) -> str:
     """Return the typed reason: cut to its column, without characters that no database stores."""
     typed = "".join(c for c in request.POST.get("reason", "") if c.isprintable() or c.isspace())
     return typed.strip()[:REASON_MAX]
+
+
+def tell_left(model_admin: Any, request: HttpRequest, left: int) -> None:
+    """Say how many rows of a selection were not worked on, if there are any."""
+    if left > 0:
+        said = f"At most {AT_ONCE} at once. Left: {left}. Select them and act again."
+        model_admin.message_user(request, said, messages.WARNING)
+
+
+def run_link(run_id: UUID | None) -> SafeString | str:
+    """Return the end of a run's id, linked to its page."""
+    if run_id is None:
+        return NOTHING
+    address = reverse("admin:runs_run_change", args=[run_id])
+    return format_html('<a class="run-id" href="{}" title="{}">{}</a>', address, run_id, short(run_id))

@@ -1,13 +1,13 @@
-"""The account's figures and its ledger over HTTP."""
+"""The account's figures over HTTP."""
 
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from quotas.api_view import ApiView
-from quotas.openapi import AFTER, LIMIT, problems
-from quotas.selectors import ledger_of, quota_of
-from quotas.serializers import LedgerPage, QuotaOut
+from quotas.openapi import problems
+from quotas.selectors import quota_of
+from quotas.serializers import QuotaOut
 
 
 class QuotaView(ApiView):
@@ -16,21 +16,3 @@ class QuotaView(ApiView):
     @extend_schema(operation_id="get_quota", tags=["money"], responses={200: QuotaOut, **problems()})
     def get(self, request: Request) -> Response:  # noqa: ARG002
         return Response(QuotaOut(quota_of(self.caller.account)).data)
-
-
-class LedgerView(ApiView):
-    """The account's ledger, newest first."""
-
-    query = frozenset({"limit", "after"})
-
-    @extend_schema(
-        operation_id="list_ledger",
-        tags=["money"],
-        parameters=[LIMIT, AFTER],
-        responses={200: LedgerPage, **problems()},
-    )
-    def get(self, request: Request) -> Response:  # noqa: ARG002
-        limit = self.limit
-        rows = ledger_of(self.caller.account, before=self.after_number, limit=limit + 1)
-        more = str(rows[limit - 1].pk) if len(rows) > limit else None
-        return Response(LedgerPage({"results": rows[:limit], "next": more}).data)

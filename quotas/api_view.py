@@ -50,13 +50,14 @@ def _with_length(request: HttpRequest) -> HttpRequest:
 
 
 class ApiView(APIView):
-    """A view of the API. `query` names the query parameters its GET knows; all others are refused.
+    """A view of the API. `query` names the query parameters its GET knows, `post_query` its POST; others are refused.
 
     A parameter that does nothing is worse than none: `?dry_run=1` must never spend money because it was not known.
     """
 
     metadata_class = None
     query: ClassVar[frozenset[str]] = frozenset()
+    post_query: ClassVar[frozenset[str]] = frozenset()
     scopes: ClassVar[dict[str, str]] = {"GET": "read"}
 
     def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Request:
@@ -70,7 +71,8 @@ class ApiView(APIView):
         self._check_query(request)
 
     def _check_query(self, request: Request) -> None:
-        allowed = self.query if request.method in {"GET", "HEAD"} else frozenset()
+        known_by = {"GET": self.query, "HEAD": self.query, "POST": self.post_query}
+        allowed = known_by.get(request.method or "", frozenset())
         for name, values in request.query_params.lists():
             if name not in allowed:
                 known = ", ".join(sorted(allowed)) or "none"
@@ -110,6 +112,13 @@ class ApiView(APIView):
         if value is not None and len(value) > longest:
             raise InvalidParameter(parameter=name, problem=f"is longer than {longest} characters")
         return value
+
+    def flag(self, name: str) -> bool:
+        """Return a query parameter that is 1 or 0; False where it is absent. Anything else is refused, also nothing."""
+        value = self.request.query_params.get(name, "0")
+        if value not in {"0", "1"}:
+            raise InvalidParameter(parameter=name, problem="must be 1 or 0")
+        return bool(value == "1")
 
     def choice(self, name: str, allowed: list[str]) -> str | None:
         """Return a query parameter that must be one of the allowed words."""

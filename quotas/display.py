@@ -30,6 +30,8 @@ TONES = {
     "open": "bad",
     "failed": "bad",
     "lost": "bad",
+    "leaked": "bad",
+    "drift": "bad",
     "revoked": "bad",
 }
 

@@ -103,18 +103,22 @@ class PriceTable:
         if model not in self.prices:
             raise UnknownPrice(model=model, kind="any")
 
+    def price_of(self, model: str, kind: str) -> int | None:
+        """Return the micro-units for a million tokens of a kind, or None where it has no price."""
+        per_kind = self.prices.get(model, {})
+        return per_kind.get(kind, per_kind.get(FALLBACK.get(kind, "")))
+
     def cost(self, model: str, tokens: Mapping[str, int]) -> int:
         """Return the cost in micro-units, rounded up once over all kinds. Raises UnknownPrice, InvalidCost.
 
         `cached` and `reasoning` tokens without a price of their own cost what `input` and `output` cost.
         """
-        per_kind = self.prices.get(model, {})
         total = 0
         for kind, count in tokens.items():
             check_amount(count)
             if count == 0:
                 continue
-            price = per_kind.get(kind, per_kind.get(FALLBACK.get(kind, "")))
+            price = self.price_of(model, kind)
             if price is None:
                 raise UnknownPrice(model=model, kind=kind)
             total += count * price
@@ -165,8 +169,8 @@ def _configured() -> dict[str, dict[str, int]]:
         return {}
     try:
         text = raw if raw.lstrip().startswith("{") else Path(raw).read_text(encoding="utf-8")
-        return {str(m): {str(k): int(v) for k, v in kinds.items()} for m, kinds in json.loads(text).items()}
-    except (OSError, ValueError, AttributeError, TypeError) as error:
+        return {str(m): {str(k): check_amount(v) for k, v in kinds.items()} for m, kinds in json.loads(text).items()}
+    except (OSError, ValueError, AttributeError, TypeError, InvalidCost) as error:
         raise ImproperlyConfigured(
             f"AGENTOPS_PRICES must be a JSON object of model to token kind to amount, or a file of one: {error}"
         ) from error

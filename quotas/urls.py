@@ -2,9 +2,8 @@
 
 from django.urls import path
 
-from quotas.api import LedgerView, QuotaView
+from quotas.api import QuotaView
 
 urlpatterns = [
     path("quota", QuotaView.as_view(), name="quota"),
-    path("ledger", LedgerView.as_view(), name="ledger"),
 ]

@@ -11,7 +11,7 @@ import structlog
 from django.db import DatabaseError
 from redis.exceptions import RedisError
 
-from runs import broker, events, lifecycle, ready, scripts
+from runs import broker, events, lifecycle, metrics, ready, scripts
 from runs.events import Answer
 from runs.models import Run, Transition
 from runs.states import RunState
@@ -73,4 +73,5 @@ def announce_moved(moved: Sequence[Announced], client: "redis.Redis | None" = No
         repair_logs(client, moved, replies)
         scripts.checked(replies[len(moved) :])
     except (RedisError, DatabaseError) as error:
+        metrics.count_error(error)
         log.warning("announce.postponed", runs=[str(one.run.pk) for one in moved[:5]], error=str(error))

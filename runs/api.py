@@ -4,21 +4,24 @@ from uuid import UUID
 
 from django.db.models import QuerySet
 from django.urls import reverse
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import OpenApiParameter, PolymorphicProxySerializer, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from quotas.api_view import ApiView
 from quotas.database import exactly
+from quotas.ledger import settle_line_of
 from quotas.openapi import AFTER, IDEMPOTENCY_KEY, LIMIT, problems
 from quotas.selectors import holds_of
+from quotas.standing import standing_of
 from runs import tickets
 from runs.errors import InvalidCursor, RunEnded
 from runs.listing import with_tag
 from runs.models import Run
-from runs.selectors import attempts_of, get_run, list_runs
+from runs.selectors import attempts_of, estimate_at_submit, get_run, list_runs
 from runs.serializers import (
     CancelOut,
+    DryRunOut,
     NothingIn,
     ReasonIn,
     RunOut,
@@ -28,17 +31,22 @@ from runs.serializers import (
     body_digest,
 )
 from runs.services.cancel import cancel_run
-from runs.services.requeue import requeue_run
+from runs.services.dry_run import Preview, preview_run
+from runs.services.requeue import preview_requeue, requeue_run
 from runs.services.submit import Submitted, submit_run
 from runs.states import RunState
 
 TEXT_FILTERS = ("agent", "session", "tag")
+DRY_RUN = OpenApiParameter("dry_run", int, enum=[0, 1], description="1: check everything and store nothing.")
+RUN_OR_DRY_RUN = PolymorphicProxySerializer("RunOrDryRun", [RunOut, DryRunOut], resource_type_field_name=None)
 
 
 def shown(run: Run) -> RunOut:
     """Return the run's full JSON with its hold and attempts."""
     hold = holds_of([run.id]).get(run.id)
-    return RunOut(run, context={"hold": hold and hold.amount, "attempts": attempts_of(run.id)})
+    found = {"hold": hold and hold.amount, "attempts": attempts_of(run.id), "estimate": estimate_at_submit(run)}
+    found["ledger_line"] = settle_line_of(run.id) if run.is_terminal else None
+    return RunOut(run, context=found)
 
 
 def accepted(submitted: Submitted) -> Response:
@@ -50,11 +58,17 @@ def accepted(submitted: Submitted) -> Response:
     return Response(shown(run).data, status=200 if submitted.replayed else 202, headers=headers)
 
 
+def previewed(preview: Preview) -> Response:
+    """Answer a dry run."""
+    return Response(preview.facts)
+
+
 class RunsView(ApiView):
     """Submit a run, list runs."""
 
     scopes = {"GET": "read", "POST": "submit"}
     query = frozenset({"limit", "after", "state", *TEXT_FILTERS})
+    post_query = frozenset({"dry_run"})
 
     @extend_schema(
         operation_id="list_runs",
@@ -99,24 +113,28 @@ class RunsView(ApiView):
     @extend_schema(
         operation_id="submit_run",
         tags=["runs"],
-        parameters=[IDEMPOTENCY_KEY],
+        parameters=[IDEMPOTENCY_KEY, DRY_RUN],
         request=SubmitIn,
-        responses={202: RunOut, 200: RunOut, **problems(402, 409, 413, 415, 422, 429)},
+        responses={202: RunOut, 200: RUN_OR_DRY_RUN, **problems(402, 409, 413, 415, 422, 429)},
     )
     def post(self, request: Request) -> Response:  # noqa: ARG002
-        """Submit a run. It is stored when the answer is 202; `Location` is its address."""
+        """Submit a run. It is stored when the answer is 202; `Location` is its address.
+
+        With `dry_run=1` nothing is stored: 200 with the estimate, the limits it would hit and its place in the queue.
+        """
+        is_dry = self.flag("dry_run")
         body = self.body(SubmitIn)
         caller = self.caller
-        submitted = submit_run(
-            account=caller.account,
-            actor=caller.actor,
-            idempotency_key=self.idempotency_key,
-            idempotency_digest=body_digest(body),
-            request_id=self.request_id,
-            traceparent=self.traceparent,
+        asked = {
+            "account": caller.account,
+            "actor": caller.actor,
+            "idempotency_key": self.idempotency_key,
+            "idempotency_digest": body_digest(body),
+            "request_id": self.request_id,
+            "traceparent": self.traceparent,
             **body,
-        )
-        return accepted(submitted)
+        }
+        return previewed(preview_run(**asked)) if is_dry else accepted(submit_run(**asked))
 
 
 class RunView(ApiView):
@@ -161,24 +179,28 @@ class RetryView(ApiView):
     """Requeue an ended run."""
 
     scopes = {"POST": "submit"}
+    post_query = frozenset({"dry_run"})
 
     @extend_schema(
         operation_id="retry_run",
         tags=["runs"],
-        parameters=[IDEMPOTENCY_KEY],
+        parameters=[IDEMPOTENCY_KEY, DRY_RUN],
         request=ReasonIn,
-        responses={202: RunOut, 200: RunOut, **problems(402, 404, 409, 422, 429)},
+        responses={202: RunOut, 200: RUN_OR_DRY_RUN, **problems(402, 404, 409, 422, 429)},
     )
     def post(self, request: Request, run_id: UUID) -> Response:  # noqa: ARG002
         """Make a new run of an ended one: same agent and input, a new hold, linked by `retry_of`."""
-        reason = self.body(ReasonIn).get("reason", "")
+        is_dry = self.flag("dry_run")
+        reason, caller, key = self.body(ReasonIn).get("reason", ""), self.caller, self.idempotency_key
+        if is_dry:
+            return previewed(preview_requeue(run_id=run_id, actor=caller.actor, account=caller.account))
         submitted = requeue_run(
             run_id=run_id,
-            actor=self.caller.actor,
-            account=self.caller.account,
+            actor=caller.actor,
+            account=caller.account,
             reason=reason,
             request_id=self.request_id,
-            idempotency_key=self.idempotency_key,
+            idempotency_key=key,
         )
         return accepted(submitted)
 
@@ -194,9 +216,10 @@ class TicketView(ApiView):
         request=NothingIn,
         responses={201: TicketOut, **problems(404)},
     )
-    def post(self, request: Request, run_id: UUID) -> Response:  # noqa: ARG002
+    def post(self, request: Request, run_id: UUID) -> Response:
         """Return a ticket that opens the run's socket once within a minute: `/ws/runs/<id>/?ticket=…`."""
         self.body(NothingIn)
         run = get_run(run_id, account=self.caller.account)
-        ticket = tickets.issue(run.id, self.caller)
+        standing = standing_of(self.caller, request.session.session_key)
+        ticket = tickets.issue(run.id, run.account_id, standing)
         return Response({"ticket": ticket, "expires_in": tickets.SECONDS}, status=201)

@@ -15,7 +15,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from quotas.api_view import ApiView
-from quotas.errors import UnknownPrice
+from quotas.models import Account
 from quotas.openapi import problems
 from runs.agents import AgentNotRegistered, AgentSpec, get_agent, list_agents
 from runs.downloads import send_file
@@ -29,6 +29,7 @@ from runs.serializers import (
     FileIn,
     FileOut,
 )
+from runs.services.estimating import sample_estimate
 from runs.services.files import clean_name, open_artifact, store_upload
 from runs.uploads import checked_type
 
@@ -125,7 +126,7 @@ class AgentsView(ApiView):
     @extend_schema(operation_id="list_agents", tags=["agents"], responses={200: AgentPage, **problems()})
     def get(self, request: Request) -> Response:  # noqa: ARG002
         """List the agents of this instance by name."""
-        rows = [agent_json(spec) for spec in list_agents()]
+        rows = [agent_json(spec, self.caller.account) for spec in list_agents()]
         return Response(AgentPage({"results": rows, "next": None}).data)
 
 
@@ -139,18 +140,19 @@ class AgentView(ApiView):
             spec = get_agent(name)
         except AgentNotRegistered:
             raise NoSuchAgent(agent=name) from None
-        return Response(AgentOut(agent_json(spec)).data)
+        return Response(AgentOut(agent_json(spec, self.caller.account)).data)
 
 
-def agent_json(spec: AgentSpec) -> dict[str, Any]:
-    """Return what clients see of an agent."""
+def agent_json(spec: AgentSpec, account: Account) -> dict[str, Any]:
+    """Return what clients of an account see of an agent."""
     return {
         "name": spec.name,
         "version": spec.version,
         "description": spec.description,
         "input_schema": spec.input_schema,
         "sample": spec.sample,
-        "estimate": _sample_estimate(spec),
+        "estimate": sample_estimate(spec, account),
+        "estimate_kind": spec.estimate.kind,
         "queue": spec.queue,
         "priority": spec.priority,
         "time_limit_seconds": spec.time_limit_seconds,
@@ -164,14 +166,6 @@ def agent_json(spec: AgentSpec) -> dict[str, Any]:
         "policy": spec.policy,
         "on_drain": spec.on_drain or settings.DRAIN_POLICY,
         "isolation": spec.isolation,
+        "extend": spec.may_extend,
         "allow": sorted(spec.allow),
     }
-
-
-def _sample_estimate(spec: AgentSpec) -> int | None:
-    if spec.estimate.function is not None and spec.sample is None:
-        return None
-    try:
-        return spec.estimate.of(spec.sample)
-    except UnknownPrice:  # the list must not fail because one agent's model has no price yet
-        return None

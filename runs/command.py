@@ -61,6 +61,7 @@ def run_facts(run: Run) -> dict[str, Any]:
         "error": run.error,
         "usage": run.usage,
         "cost": run.cost,
+        "budget": run.budget,
         "submitted_at": run.submitted_at,
         "queued_at": run.queued_at,
         "not_before": run.not_before,

@@ -17,14 +17,14 @@ import structlog
 from channels.db import database_sync_to_async
 from channels.exceptions import StopConsumer
 from channels.generic.websocket import AsyncWebsocketConsumer
-from django.contrib.auth import get_user_model
-from django.db import DatabaseError, Error
+from django.db import Error
 from redis.exceptions import RedisError
 
 from quotas.access import Caller, caller_for_key, caller_for_user
 from quotas.errors import Refusal
-from quotas.models import Account, ApiKey
-from runs import follow, reader, tickets
+from quotas.models import Account
+from quotas.standing import Rights, Standing, rights_of, standing_of
+from runs import follow, reader, rounds, tickets
 from runs.errors import InvalidCursor
 from runs.handshake import live, origin_is_ours, session_user
 from runs.models import Run
@@ -37,7 +37,6 @@ KEY_MARK = "key."
 WINDOW_FRAMES = 256
 WINDOW_BYTES = 256 * 1024
 SHUT_SECONDS = 10.0
-RECHECK_SECONDS = 5.0
 MESSAGE_MAX = 64 * 1024
 
 
@@ -81,16 +80,16 @@ class StreamConsumer(AsyncWebsocketConsumer):
     """What the run and the session socket share: authentication, the window, client frames, closing."""
 
     caller: Caller
+    stay: rounds.Stay
     channel_layer_alias = "none"  # the stream is the truth: these sockets need no layer, and no Redis for one
 
     async def connect(self) -> None:
         self._window = Window()
         self._tasks: list[asyncio.Task[None]] = []
-        self._ticket: tickets.Redeemed | None = None
         offered = list(self.scope.get("subprotocols", []))
         try:
             cursor = self._query("after")
-            self.caller = await self._authenticate(offered)
+            self.caller, standing = await self._authenticate(offered)
             frames = await self.open_stream(cursor)
         except InvalidCursor:
             await self._accept(offered)
@@ -106,14 +105,17 @@ class StreamConsumer(AsyncWebsocketConsumer):
         else:
             await self._accept(offered)
             live.add(self)
-            self._tasks = [asyncio.create_task(self._pump(frames)), asyncio.create_task(self._recheck())]
+            self.stay = rounds.current().open(standing, Rights(self.caller.scopes))
+            self._tasks = [asyncio.create_task(self._pump(frames)), asyncio.create_task(self._leave_when_ended())]
 
     async def open_stream(self, cursor: str) -> Any:
         """Return the frames after the cursor, or raise a Refusal."""
         raise NotImplementedError
 
     async def disconnect(self, code: int) -> None:  # noqa: ARG002  Channels' signature
-        live.discard(self)
+        if self in live:
+            live.discard(self)
+            self.stay.close()
         for task in self._tasks:
             task.cancel()
         for task in self._tasks:
@@ -126,19 +128,20 @@ class StreamConsumer(AsyncWebsocketConsumer):
         raw: bytes = self.scope.get("query_string", b"")
         return parse_qs(raw.decode("utf-8", "replace")).get(name, [""])[0]
 
-    async def _authenticate(self, offered: list[str]) -> Caller:
+    async def _authenticate(self, offered: list[str]) -> tuple[Caller, Standing]:
         """Return the caller by key (subprotocol), ticket, or session cookie; a cookie needs a known origin."""
         key = next((part.removeprefix(KEY_MARK) for part in offered if part.startswith(KEY_MARK)), None)
         if key is not None:
-            return await database_sync_to_async(caller_for_key)(key)
+            caller = await database_sync_to_async(caller_for_key)(key)
+            return caller, standing_of(caller, None)
         ticket = self._query("ticket")
         if ticket:
-            caller, self._ticket = await database_sync_to_async(_caller_for_ticket)(ticket, self.target())
-            return caller
+            return await database_sync_to_async(_caller_for_ticket)(ticket, self.target())
         user = await session_user(self.scope) if origin_is_ours(self.scope) else None
         if user is None:
             raise _NotSignedIn
-        return await database_sync_to_async(caller_for_user)(user, self._query("account") or None)
+        caller = await database_sync_to_async(caller_for_user)(user, self._query("account") or None)
+        return caller, standing_of(caller, self.scope["session"].session_key)
 
     def target(self) -> str:
         """Return what a ticket must have been made for."""
@@ -170,25 +173,9 @@ class StreamConsumer(AsyncWebsocketConsumer):
         finally:
             await frames.aclose()
 
-    async def _recheck(self) -> None:
-        """A socket outlives a logout and a revoked key: look again every few seconds."""
-        while True:
-            await asyncio.sleep(RECHECK_SECONDS)
-            try:
-                allowed = await self._still_allowed()
-            except DatabaseError as error:  # away: nothing was revoked meanwhile either; the next look decides
-                log.warning("socket.not_rechecked", error=str(error))
-                continue
-            if not allowed:
-                await self.close(code=4401)
-                return
-
-    async def _still_allowed(self) -> bool:
-        if self._ticket is not None:
-            return await database_sync_to_async(_issuer_is_let_in)(self._ticket)
-        if self.caller.user is not None:
-            return await session_user(self.scope) is not None
-        return self.caller.api_key is None or await database_sync_to_async(_is_live)(self.caller.api_key)
+    async def _leave_when_ended(self) -> None:
+        await self.stay.ended.wait()
+        await self.close(code=4401)
 
     # -- in --------------------------------------------------------------------------------------------------------
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:  # noqa: ARG002
@@ -236,7 +223,8 @@ class RunConsumer(StreamConsumer):
         return _with_hello(self.run, follow.follow_run(run_id, cursor))
 
     async def cancel(self) -> None:
-        if not self.caller.may("cancel"):
+        # Asked afresh: a role may have been lowered since the last look.
+        if not self.caller.may("cancel") or "cancel" not in (await self.stay.look()).scopes:
             await self.send(text_data='{"type":"error","code":"scope_missing"}')
             return
         verdict = await database_sync_to_async(cancel_run)(
@@ -272,22 +260,10 @@ async def _with_hello(run: Run, frames: Any) -> Any:
         await frames.aclose()
 
 
-def _caller_for_ticket(ticket: str, run_id: str) -> tuple[Caller, tickets.Redeemed]:
-    """Return a reading caller and the ticket: the socket lasts for as long as whoever asked for it is let in."""
+def _caller_for_ticket(ticket: str, run_id: str) -> tuple[Caller, Standing]:
+    """Return a caller who reads: for as long as whoever asked for the ticket is let in themselves."""
     found = tickets.redeem(ticket)
-    if found is None or str(found.run_id) != run_id:
+    if found is None or str(found.run_id) != run_id or found.standing not in rights_of([found.standing]):
         raise _NotSignedIn
     account = Account.objects.get(pk=found.account_id)
-    return Caller(account, actor="ticket", scopes=frozenset({"read"})), found
-
-
-def _issuer_is_let_in(ticket: tickets.Redeemed) -> bool:
-    if ticket.kind == "user":
-        return get_user_model().objects.filter(pk=ticket.issuer_id, is_active=True).exists()
-    row = ApiKey.objects.filter(pk=ticket.issuer_id).first()
-    return row is not None and row.is_live
-
-
-def _is_live(api_key: ApiKey) -> bool:
-    row = ApiKey.objects.filter(pk=api_key.pk).first()
-    return row is not None and row.is_live
+    return Caller(account, actor="ticket", scopes=frozenset({"read"})), found.standing

@@ -17,7 +17,7 @@ import structlog
 from channels.db import database_sync_to_async
 from redis.exceptions import RedisError
 
-from runs import broker, events, keys, lifecycle
+from runs import broker, events, keys, lifecycle, metrics
 from runs.events import Event
 from runs.models import Run, Transition
 from runs.selectors import unfinished
@@ -93,11 +93,13 @@ class Hub:
             found = self._watches[run_id] = Watch(run_id)
             self._channels_changed.set()
         found.viewers += 1
+        metrics.viewers.inc()
         self._mark(run_id)
         try:
             yield found
         finally:
             found.viewers -= 1
+            metrics.viewers.dec()
             if not found.viewers and self._watches.get(run_id) is found:
                 del self._watches[run_id]
                 self._channels_changed.set()
@@ -139,6 +141,7 @@ class Hub:
                 async with broker.hub_client().pubsub() as pubsub:
                     await self._hear_on(pubsub)
             except (RedisError, OSError) as error:
+                metrics.redis_errors.inc()
                 log.warning("hub.reconnecting", error=str(error))
                 await asyncio.sleep(1)
 
@@ -187,6 +190,7 @@ class Hub:
             try:
                 await self._read_runs([self._watches[i] for i in dirty if i in self._watches])
             except Exception as error:  # noqa: BLE001  an odd entry in one log must not end the reader of all
+                metrics.count_store_error(error)
                 log.warning("hub.read_failed", error=repr(error)[:300])
                 self._dirty |= dirty
                 await asyncio.sleep(0.5)
@@ -202,8 +206,11 @@ class Hub:
             else:
                 _ = pipe.xrevrange(keys.log(watch.run_id), count=TAIL_EVENTS)
         for watch, reply in zip(watches, await pipe.execute(), strict=True):
-            entries = reply if watch.last else reply[::-1]
-            watch.add(events.bodies(watch.run_id, entries))
+            was_live = bool(watch.last)
+            fresh = events.bodies(watch.run_id, reply if was_live else reply[::-1])
+            watch.add(fresh)
+            if was_live and fresh:
+                metrics.observe_lag(fresh[-1][0]["at"])
             if len(reply) == READ_COUNT:
                 self._mark(watch.run_id)
 

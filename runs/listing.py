@@ -1,17 +1,76 @@
-"""Narrowing lists of runs by what not every database can look into: their tags."""
+"""Lists of runs by what not every database can look into, their tags; and sums of ledger lines by texts of runs."""
+
+from collections.abc import Iterator
+from typing import Any
 
 from django.db import connection
-from django.db.models import BooleanField, QuerySet
-from django.db.models.expressions import RawSQL
+from django.db.models import BooleanField, F, Func, QuerySet, Value
 
+from quotas.models import LedgerEntry
 from runs.models import Run
 
-SQLITE_TAGS = "EXISTS (SELECT 1 FROM json_each(runs_run.tags) WHERE json_each.value = %s)"
+SQLITE_TAGS = "EXISTS (SELECT 1 FROM json_each(%(expressions)s)"
+
+# What is joined to the run `r`, and its key as it compares by its bytes, NULL where there is none.
+SESSION = {
+    "sqlite": ("", "NULLIF(r.session, '')"),
+    "postgresql": ("", """NULLIF(r.session, '') COLLATE "C\""""),
+    "mysql": ("", "NULLIF(BINARY r.session, '')"),
+}
+TAG = {  # a row for each tag, or one of NULL
+    "sqlite": ("LEFT JOIN json_each(r.tags) t", "t.value"),
+    "postgresql": (
+        """LEFT JOIN LATERAL jsonb_array_elements_text(
+             CASE WHEN jsonb_typeof(r.tags) = 'array' THEN r.tags ELSE '[]' END) t(value) ON TRUE""",
+        't.value COLLATE "C"',
+    ),
+    "mysql": (
+        "LEFT JOIN JSON_TABLE(r.tags, '$[*]' COLUMNS (value VARCHAR(200) CHARACTER SET utf8mb4 PATH '$')) t ON TRUE",
+        "BINARY t.value",
+    ),
+}
+JOINED = {"session": SESSION, "tag": TAG}
+# A run that names a tag twice has it once: the inner SELECT takes each line once a tag.
+SUMS = """
+SELECT name, SUM(CASE WHEN kind = 'settle' THEN amount ELSE 0 END), SUM(CASE WHEN kind = 'settle' THEN 1 ELSE 0 END),
+       SUM(CASE WHEN kind = 'settle' THEN 0 ELSE amount END)
+FROM (SELECT DISTINCT l.id, l.kind, l.amount, {key} AS name
+      FROM ({lines}) l LEFT JOIN runs_run r ON r.id = l.run_id {join}) told
+WHERE {wanted} GROUP BY name ORDER BY name {limit}
+"""
 
 
 def with_tag(rows: QuerySet[Run], tag: str) -> QuerySet[Run]:
     """Narrow a query to the runs that carry the tag, on every database."""
     if connection.features.supports_json_field_contains:
         return rows.filter(tags__contains=[tag])
-    expression = RawSQL(SQLITE_TAGS, [tag], output_field=BooleanField())  # noqa: S611  the tag is a parameter
+    is_there = ") WHERE json_each.value = "
+    expression = Func(F("tags"), Value(tag), template=SQLITE_TAGS, arg_joiner=is_there, output_field=BooleanField())
     return rows.alias(is_tagged=expression).filter(is_tagged=True)
+
+
+def sums_by(
+    what: str,
+    lines: QuerySet[LedgerEntry],
+    *,
+    after: str | None = None,
+    limit: int | None = None,
+    keyless: bool = False,
+) -> Iterator[tuple[Any, ...]]:
+    """Yield (key, settled, settled lines, other amounts) by "session" or "tag", by their bytes, those after `after`.
+
+    `keyless`: of the lines whose run has none, or is gone, as one row without a key, or no row.
+    """
+    inner, parameters = lines.values("id", "kind", "amount", "run_id").query.sql_with_params()
+    join, key = JOINED[what][connection.vendor]
+    wanted = "name IS NULL" if keyless else "name IS NOT NULL"
+    given = list(parameters)
+    if after is not None:
+        wanted += " AND name > %s"
+        given.append(after)
+    ending = "" if limit is None else f"LIMIT {int(limit)}"
+    sql = SUMS.format(lines=inner, join=join, key=key, wanted=wanted, limit=ending)
+    with connection.cursor() as cursor:
+        cursor.execute(sql, given)
+        for name, *sums in cursor.fetchall():
+            yield name.decode() if isinstance(name, bytes) else name, *sums

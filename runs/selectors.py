@@ -11,7 +11,7 @@ from django.db.models import QuerySet
 from quotas.database import exactly
 from quotas.models import Account
 from runs.errors import NoSuchArtifact, NoSuchRun
-from runs.models import Artifact, Attempt, Run
+from runs.models import Artifact, Attempt, Run, Transition
 from runs.states import RunState
 
 LIST_DEFER = ("input_json", "result_json")
@@ -49,6 +49,18 @@ def get_artifact(run: Run, name: str) -> Artifact:
 def attempts_of(run_id: UUID) -> list[Attempt]:
     """Return a run's attempts, oldest first."""
     return list(Attempt.objects.filter(run_id=run_id).order_by("fence"))
+
+
+def estimate_at_submit(run: Run) -> int | None:
+    """Return what was held for a run when it was submitted, in micro-units.
+
+    Until its first transition is followed by another one that is its `budget`, which may be raised later.
+    """
+    if run.fence == 1:
+        return run.budget
+    first = Transition.objects.filter(run_id=run.pk, fence=1).values_list("data", flat=True).first() or {}
+    estimate: int | None = first.get("estimate")
+    return estimate
 
 
 def backlog_of(queue: str) -> int:

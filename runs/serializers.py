@@ -8,7 +8,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from quotas.json_rules import digest
-from quotas.models import Priority
+from quotas.models import Account, Priority
 from runs.agents import ATTEMPTS_MAX
 from runs.fields import Moment, Seconds, StrictSerializer, Text, Whole
 from runs.limits import Limit
@@ -18,6 +18,7 @@ from runs.states import RunState
 
 METADATA_BYTES = 16 * 1024
 TAGS_MAX, TAG_MAX = 20, 60
+USAGE_HELP = "Tokens by model and kind; a kind that begins with `unpriced_` had no price, and is in no cost."
 
 
 class SubmitIn(StrictSerializer):
@@ -90,7 +91,7 @@ class RunBrief(serializers.ModelSerializer[Run]):
     account = serializers.CharField(source="account.name")
     state = serializers.ChoiceField(choices=RunState.choices)
     retry_of = serializers.UUIDField(source="retry_of_id", allow_null=True)
-    usage = serializers.JSONField(help_text="Tokens by model and kind.")
+    usage = serializers.JSONField(help_text=USAGE_HELP)
     error = serializers.JSONField(
         allow_null=True,
         help_text="{class, type, message, traceback, cause}; cause: why there was no further attempt.",
@@ -107,6 +108,7 @@ class RunBrief(serializers.ModelSerializer[Run]):
         choices=["", *Limit], help_text="The limit in time that its running attempt has passed."
     )
     cost = serializers.IntegerField(help_text="Micro-units spent so far.")
+    budget = serializers.IntegerField(help_text="Micro-units reserved for it: its estimate, and what was added since.")
     metadata = serializers.JSONField()
     tags = serializers.ListField(child=serializers.CharField())
 
@@ -124,6 +126,7 @@ class RunBrief(serializers.ModelSerializer[Run]):
             "error",
             "usage",
             "cost",
+            "budget",
             "attempt",
             "max_attempts",
             "on_lost",
@@ -163,6 +166,8 @@ class AttemptOut(serializers.ModelSerializer[Attempt]):
     """One try at the run. `result` did not become the run's: a bad output, or a success that a cancel overtook."""
 
     result = serializers.SerializerMethodField()
+    paid_by = serializers.SerializerMethodField(help_text="The account that pays for it.")
+    usage = serializers.JSONField(help_text=USAGE_HELP)
 
     class Meta:
         model = Attempt
@@ -176,9 +181,13 @@ class AttemptOut(serializers.ModelSerializer[Attempt]):
             "error",
             "usage",
             "cost",
+            "paid_by",
             "progress",
             "result",
         ]
+
+    def get_paid_by(self, _row: Attempt) -> str:
+        return str(self.context["account"])
 
     @extend_schema_field({})
     def get_result(self, row: Attempt) -> Any:
@@ -188,15 +197,35 @@ class AttemptOut(serializers.ModelSerializer[Attempt]):
 class RunOut(RunBrief):
     """A run in full. `hold` is what was set aside for it, `progress` its last attempt's word."""
 
+    estimate = serializers.SerializerMethodField(help_text="Micro-units it would probably cost, when it was submitted.")
     input = serializers.JSONField()
     result = serializers.JSONField(allow_null=True)
     payload_pruned = serializers.BooleanField(help_text="Input, result and files are gone, by retention.")
     hold = serializers.SerializerMethodField()
+    ledger_line = serializers.SerializerMethodField(help_text="The ledger's line that settled it: see `GET /ledger`.")
     progress = serializers.SerializerMethodField()
     attempts = serializers.SerializerMethodField()
 
     class Meta(RunBrief.Meta):
-        fields = [*RunBrief.Meta.fields, "input", "result", "payload_pruned", "hold", "progress", "attempts"]
+        fields = [
+            *RunBrief.Meta.fields,
+            "estimate",
+            "input",
+            "result",
+            "payload_pruned",
+            "hold",
+            "ledger_line",
+            "progress",
+            "attempts",
+        ]
+
+    def get_ledger_line(self, _run: Run) -> int | None:
+        line: int | None = self.context.get("ledger_line")
+        return line
+
+    def get_estimate(self, _run: Run) -> int | None:
+        estimate: int | None = self.context.get("estimate")
+        return estimate
 
     def get_hold(self, _run: Run) -> int | None:
         hold: int | None = self.context.get("hold")
@@ -208,8 +237,45 @@ class RunOut(RunBrief):
         return (attempts[-1].progress or None) if attempts else None
 
     @extend_schema_field(AttemptOut(many=True))
-    def get_attempts(self, _run: Run) -> Any:
-        return AttemptOut(self.context.get("attempts", []), many=True).data
+    def get_attempts(self, run: Run) -> Any:
+        account = run.account.name
+        return AttemptOut(self.context.get("attempts", []), many=True, context={"account": account}).data
+
+
+class LimitHit(serializers.Serializer[dict[str, Any]]):
+    """A refusal that the submit would get now, with the facts of its code as further members."""
+
+    code = serializers.CharField()
+    status = serializers.IntegerField()
+    detail = serializers.CharField()
+
+
+class DryRunOut(serializers.Serializer[dict[str, Any]]):
+    """What a submit would be answered now. Nothing was stored; amounts are micro-units."""
+
+    dry_run = serializers.BooleanField()
+    agent = serializers.CharField()
+    queue = serializers.CharField()
+    priority = serializers.ChoiceField(choices=Priority.choices)
+    estimate = serializers.IntegerField(help_text="What would be held for the run.")
+    allowed = serializers.BooleanField()
+    limits_hit = LimitHit(many=True, help_text="Empty where it is allowed.")
+    state = serializers.ChoiceField(
+        choices=RunState.choices, allow_null=True, help_text="In which it would begin; null where it is not allowed."
+    )
+    queue_position = serializers.IntegerField(
+        allow_null=True, help_text="1: the next one; null where it would not be queued at once."
+    )
+    account = serializers.CharField()
+    limit = serializers.IntegerField()
+    spent = serializers.IntegerField()
+    held = serializers.IntegerField()
+    available = serializers.IntegerField()
+    in_flight = serializers.IntegerField()
+    max_in_flight = serializers.IntegerField()
+    max_running = serializers.IntegerField(allow_null=True, help_text="More than that wait; none is refused.")
+    period = serializers.ChoiceField(choices=Account.Period.choices)
+    period_ends_at = serializers.DateTimeField(allow_null=True)
 
 
 class RunPage(serializers.Serializer[dict[str, Any]]):
@@ -282,7 +348,13 @@ class AgentOut(serializers.Serializer[dict[str, Any]]):
     input_schema = serializers.JSONField()
     sample = serializers.JSONField(allow_null=True)
     estimate = serializers.IntegerField(
-        allow_null=True, help_text="Micro-units held for `sample`; null where it depends on the input."
+        allow_null=True,
+        help_text="Micro-units that would be held for `sample` now; null where it depends on an input and there is"
+        " no sample, or on a model without a price.",
+    )
+    estimate_kind = serializers.ChoiceField(
+        choices=["fixed", "function", "recent"],
+        help_text="`function`: of the input; `recent`: the p95 of what the account's latest runs of it cost.",
     )
     queue = serializers.CharField()
     priority = serializers.ChoiceField(choices=Priority.choices)
@@ -301,6 +373,7 @@ class AgentOut(serializers.Serializer[dict[str, Any]]):
         choices=["interrupt", "hand_back"], help_text="When a worker that drains cannot wait for the run."
     )
     isolation = serializers.ChoiceField(choices=["loop", "process"])
+    extend = serializers.BooleanField(help_text="Whether a run that spends more than its estimate gets more.")
     allow = serializers.ListField(child=serializers.CharField(), help_text="What a submit may say otherwise.")
 
 

@@ -7,7 +7,8 @@ daphne accepts whatever a reader does not read, so the length of a response is i
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, closing
 from uuid import UUID
 
 import orjson
@@ -18,10 +19,10 @@ from django.views.decorators.csrf import csrf_exempt
 from quotas.access import Caller
 from quotas.api_view import UnknownParameter
 from quotas.authentication import caller_of
-from quotas.errors import ScopeMissing
-from runs import follow, reader
+from quotas.errors import AccessEnded, ScopeMissing
+from quotas.standing import Rights, standing_of
+from runs import follow, reader, rounds
 from runs.errors import InvalidRequest, OnlyGet
-from runs.models import Run
 from runs.selectors import get_run
 
 RETRY_MS = 1000
@@ -35,11 +36,11 @@ Frames = AsyncGenerator[follow.Frame | None]
 @csrf_exempt
 async def run_events(request: HttpRequest, run_id: UUID) -> HttpResponseBase:
     """`GET /runs/{id}/events`: SSE, or with `Accept: application/json` a page; `?after=`, `?limit=`, `?wait=`."""
-    await _find(request, run_id)
+    caller = await _find(request, run_id)
     cursor = reader.check_cursor(_cursor(request))
     if _wants_json(request):
-        return await _page(request, run_id, cursor)
-    return _stream(follow.follow_run(run_id, cursor), ends=True)
+        return await _page(request, caller, run_id, cursor)
+    return _stream(_doors(request, caller), follow.follow_run(run_id, cursor), ends=True)
 
 
 @csrf_exempt
@@ -52,7 +53,7 @@ async def session_events(request: HttpRequest, key: str) -> HttpResponseBase:
         limit = _number(request, "limit", reader.PAGE, 1, 1000)
         read = database_sync_to_async(follow.read_session, thread_sensitive=False)
         return JsonResponse(await read(caller.account.pk, key, cursor, limit))
-    return _stream(follow.follow_session(caller.account.pk, key, cursor), ends=False)
+    return _stream(_doors(request, caller), follow.follow_session(caller.account.pk, key, cursor), ends=False)
 
 
 async def _caller(request: HttpRequest) -> Caller:
@@ -68,9 +69,17 @@ async def _caller(request: HttpRequest) -> Caller:
     return caller
 
 
-async def _find(request: HttpRequest, run_id: UUID) -> Run:
+async def _find(request: HttpRequest, run_id: UUID) -> Caller:
+    """Return who asks, of whose account the run is. Raises NoSuchRun."""
     caller = await _caller(request)
-    return await database_sync_to_async(get_run, thread_sensitive=False)(run_id, caller.account)
+    await database_sync_to_async(get_run, thread_sensitive=False)(run_id, caller.account)
+    return caller
+
+
+def _doors(request: HttpRequest, caller: Caller) -> Callable[[], rounds.Stay]:
+    """Return what opens the caller's stay."""
+    standing = standing_of(caller, None if caller.api_key else request.session.session_key)
+    return lambda: rounds.current().open(standing, Rights(caller.scopes))
 
 
 def _cursor(request: HttpRequest) -> str:
@@ -92,19 +101,20 @@ def _number(request: HttpRequest, name: str, default: float, least: float, most:
     return int(raw)
 
 
-async def _page(request: HttpRequest, run_id: UUID, cursor: str) -> JsonResponse:
+async def _page(request: HttpRequest, caller: Caller, run_id: UUID, cursor: str) -> JsonResponse:
     limit = _number(request, "limit", reader.PAGE, 1, 1000)
     wait = _number(request, "wait", 0, 0, WAIT_MAX)
     read = database_sync_to_async(reader.read_events, thread_sensitive=False)
     page = await read(run_id, cursor, limit)
     if wait and not page.events and not page.ended:
-        await _until_news(run_id, cursor, wait)
+        with closing(_doors(request, caller)()) as stay:
+            await _until_news(stay.watched(follow.follow_run(run_id, cursor)), wait)
         page = await read(run_id, cursor, limit)
     return JsonResponse({"results": page.events, "next": page.next, "ended": page.ended})
 
 
-async def _until_news(run_id: UUID, cursor: str, seconds: float) -> None:
-    frames = follow.follow_run(run_id, cursor)
+async def _until_news(frames: Frames, seconds: float) -> None:
+    """Raises AccessEnded when the asker is let in no more."""
     try:
         async with asyncio.timeout(seconds):
             async for frame in frames:
@@ -116,28 +126,33 @@ async def _until_news(run_id: UUID, cursor: str, seconds: float) -> None:
         await frames.aclose()
 
 
-def _stream(frames: Frames, *, ends: bool) -> StreamingHttpResponse:
-    response = StreamingHttpResponse(_written(frames, ends=ends), content_type="text/event-stream; charset=utf-8")
+def _stream(enter: Callable[[], rounds.Stay], frames: Frames, *, ends: bool) -> StreamingHttpResponse:
+    response = StreamingHttpResponse(
+        _written(enter, frames, ends=ends), content_type="text/event-stream; charset=utf-8"
+    )
     response["Cache-Control"] = "no-cache, no-transform"
     response["X-Accel-Buffering"] = "no"
     return response
 
 
-async def _written(frames: Frames, *, ends: bool) -> AsyncIterator[bytes]:
+async def _written(enter: Callable[[], rounds.Stay], frames: Frames, *, ends: bool) -> AsyncIterator[bytes]:
     """Write frames as SSE: `id:` and `data:` lines only, ids from the server, JSON never holds a raw newline."""
     until, sent = time.monotonic() + RESPONSE_SECONDS, 0
     yield f"retry: {RETRY_MS}\n\n".encode()
-    try:
-        async for frame in frames:
-            chunk = b": idle\n\n" if frame is None else _sse(frame)
-            sent += len(chunk)
-            yield chunk
-            if sent > RESPONSE_BYTES or time.monotonic() > until:
-                return
-        if ends:
-            yield b"event: end\ndata: {}\n\n"
-    finally:
-        await frames.aclose()
+    with closing(enter()) as stay:
+        try:
+            async with aclosing(stay.watched(frames)) as watched:
+                async for frame in watched:
+                    chunk = b": idle\n\n" if frame is None else _sse(frame)
+                    sent += len(chunk)
+                    yield chunk
+                    if sent > RESPONSE_BYTES or time.monotonic() > until:
+                        return
+            if ends:
+                yield b"event: end\ndata: {}\n\n"
+        except AccessEnded as ended:
+            told = {"type": "error", "code": ended.code, "status": ended.status, "detail": ended.message}
+            yield b"event: error\ndata: " + orjson.dumps(told) + b"\n\n"
 
 
 def _sse(frame: follow.Frame) -> bytes:

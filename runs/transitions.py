@@ -7,14 +7,16 @@ caller has locked the rows (`lock_runs`), so the count of rows hit is the verdic
 import datetime as dt
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 from uuid import UUID
 
-from django.db import connection
+from django.db import connection, transaction
 from django.db.models import Case, F, Field, Model, Q, Value, When
 from django.db.models.expressions import BaseExpression
 from django.db.models.functions import Cast, Now
 
+from runs import metrics
 from runs.errors import TransitionRefused
 from runs.models import Run, Transition
 from runs.states import CONFIRM_CANCEL, TERMINAL, Edge, RunState
@@ -87,6 +89,10 @@ def transition(moves: Sequence[Move]) -> list[Transition]:
         raise TransitionRefused([move.run.pk for move in moves])
     rows = Transition.objects.bulk_create(_row(move) for move in moves)
     for move in moves:
+        if move.edge.target in TERMINAL:
+            seconds = (move.at - move.run.submitted_at).total_seconds()
+            count = partial(metrics.count_end, move.run.agent, str(move.edge.target), seconds)
+            transaction.on_commit(count, robust=True)
         move.run.state = move.edge.target
         move.run.fence = move.fence
     return rows

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from runs import api, api_files, sse
+from runs import api, api_files, api_money, sse
 
 urlpatterns = [
     path("runs", api.RunsView.as_view(), name="runs"),
@@ -21,4 +21,6 @@ urlpatterns = [
     path("files", api_files.FilesView.as_view(), name="files"),
     path("agents", api_files.AgentsView.as_view(), name="agents"),
     path("agents/<path:name>", api_files.AgentView.as_view(), name="agent"),
+    path("ledger", api_money.LedgerView.as_view(), name="ledger"),
+    path("spending", api_money.SpendingView.as_view(), name="spending"),
 ]

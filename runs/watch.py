@@ -14,10 +14,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
 
 from quotas.command import as_line
-from quotas.display import moment
+from quotas.display import credits_of, moment
 from quotas.models import Account
 from runs.command import EXIT_OF_STATE, run_facts, usage_line
 from runs.models import Run
+from runs.outcomes import ErrorClass
 from runs.reader import read_events
 from runs.selectors import get_run
 from runs.states import RunState
@@ -149,7 +150,8 @@ class Watcher:
             cause = f" ({run.error['cause']})" if run.error.get("cause") else ""
             self._line(f"error: {run.error.get('class')}: {run.error.get('message')}{cause}")
             if run.result is not None:
-                self._line("answer: " + json.dumps(run.result, ensure_ascii=False, indent=2))
+                name = "partial output" if run.error_class == ErrorClass.BUDGET else "answer"
+                self._line(f"{name}: " + json.dumps(run.result, ensure_ascii=False, indent=2))
         elif run.result is not None:
             self._line("result: " + json.dumps(run.result, ensure_ascii=False, indent=2))
         self._line(f"{run.state}: run {run.id}")
@@ -171,6 +173,11 @@ def told(kind: str, data: dict[str, Any]) -> str:
             error = data.get("error") or {}
             next_one = f"attempt {data.get('attempt')} of {data.get('of')} begins {_when(data)}"
             return f"{next_one}, because of {error.get('class')}: {error.get('message')}"
+        case "budget.warning":
+            return f"{credits_of(data.get('spent'))} of {credits_of(data.get('budget'))} reserved credits are spent"
+        case "budget.extended":
+            now, before = credits_of(data.get("budget")), credits_of(data.get("from"))
+            return f"{now} credits are reserved now, not {before}; {credits_of(data.get('spent'))} are spent"
         case "run.handed_back":
             return f"{data.get('reason')}; the attempt does not count"
         case _:

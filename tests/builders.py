@@ -15,7 +15,7 @@ from django.contrib.auth.models import Permission, User
 from django.db.models import F
 from django.utils import timezone
 
-from quotas.api_keys import create_api_key
+from quotas.api_keys import insert_key
 from quotas.models import Account, ApiKey, Hold, LedgerEntry, Membership
 from quotas.periods import period_key
 from runs import states
@@ -47,7 +47,7 @@ def make_account(name: str = "", **fields: Any) -> Account:
 
 def make_api_key(account: Account, *, scopes: list[str] | None = None, **fields: Any) -> tuple[ApiKey, str]:
     """Make a key; returns the row and the raw key."""
-    return create_api_key(account=account, name="test", scopes=scopes or SCOPES, **fields)
+    return insert_key(account=account, scopes=scopes or SCOPES, **{"name": "test", **fields})
 
 
 def make_user(username: str, *, account: Account | None = None, role: str = "member", **fields: Any) -> User:
@@ -152,6 +152,7 @@ def _columns(life: _Life, result: Any, fields: dict[str, Any]) -> dict[str, Any]
         "queued_at": life.at,
         "time_limit_seconds": TIME_LIMIT_SECONDS,
         "queue_wait_seconds": QUEUE_WAIT_SECONDS,
+        "budget": life.estimate,
     }
     waits_until = life.at + dt.timedelta(seconds=fields.get("queue_wait_seconds", QUEUE_WAIT_SECONDS))
     if life.state == RunState.SCHEDULED:
@@ -224,9 +225,10 @@ def _write_money(run: Run, life: _Life) -> None:
     hold.actual, hold.closed_at = life.cost, run.finished_at
     hold.save()
     if life.started:
-        settle = LedgerEntry.Kind.SETTLE
-        LedgerEntry.objects.create(account=run.account, run_id=run.id, settle_key=run.id, kind=settle, amount=life.cost)
-        period = period_key(run.account, timezone.now())
+        period, settle = period_key(run.account, timezone.now()), LedgerEntry.Kind.SETTLE
+        line = LedgerEntry(account=run.account, run_id=run.id, settle_key=run.id, kind=settle, amount=life.cost)
+        line.period, line.agent = period, run.agent
+        line.save()
         accounts.update(spent=F("spent") + life.cost, spent_period=period)
 
 

@@ -13,11 +13,13 @@ import pytest
 import redis as redis_py
 from django.conf import settings as django_settings
 from django.db import connection
+from django.test import TransactionTestCase
 
 from quotas.models import Account
 from quotas.prices import PriceTable
 from runs import broker
-from tests import builders, servers
+from runs.services.estimating import forget_costs
+from tests import builders, flushing, servers
 from tests.plugin import SESSION
 from tests.probes import Stack
 
@@ -34,6 +36,13 @@ def django_db_modify_db_settings(django_db_modify_db_settings: None) -> None:
 def django_db_keepdb() -> bool:
     """Leave the test database to the end of its server: threads may still hold connections to it."""
     return True
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _flush_with_ledger() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TransactionTestCase, "_fixture_teardown", flushing.flush_with_ledger)
+        yield
 
 
 def point_at(settings: Any, *, redis_url: str, prefix: str) -> None:
@@ -61,6 +70,7 @@ def isolation(settings: Any) -> Iterator[str]:
     settings.AGENTOPS_PROBE_LOG = str(Path(settings.DATA_DIR).parent / f"probe-{prefix}.jsonl")
     point_at(settings, redis_url=settings.REDIS_URL, prefix=prefix)
     PriceTable.forget()
+    forget_costs()
     yield prefix
     broker.reset()
 
@@ -95,6 +105,12 @@ def live_stack(stack: Stack) -> Stack:
     """The stack with one worker that is ready."""
     stack.worker()
     return stack
+
+
+@pytest.fixture
+def rounds(request: pytest.FixtureRequest) -> int:
+    """How often a trial of many clients at once is repeated (`--rounds`)."""
+    return int(request.config.getoption("rounds"))
 
 
 @pytest.fixture

@@ -98,6 +98,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     redis = os.environ.get("AGENTOPS_TEST_REDIS", "valkey9")
     group.addoption("--db", choices=DATABASES, default=database, help="database of the tests")
     group.addoption("--redis", choices=REDISES, default=redis, help="Redis server of the tests")
+    group.addoption("--rounds", type=int, default=3, help="how often a trial of many clients at once is repeated")
     group.addoption("--matrix-report", metavar="FILE", help="write counts and servers as JSON")
 
 

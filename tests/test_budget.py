@@ -13,6 +13,7 @@ from agentops.counting import count
 from quotas.access import caller_for_key
 from quotas.models import Account
 from runs import archive, broker
+from runs.estimates import recent
 from runs.services import cancel_run, submit_run
 from tests import builders, working
 
@@ -53,6 +54,18 @@ def test_a_submit_with_a_session_and_an_idempotency_key_costs_two_look_ups_more(
 
     assert (counted.transactions, counted.savepoints, counted.round_trips) == (1, 0, 1)
     assert counted.statements <= 9, counted.sql
+
+
+def test_an_estimate_from_recent_costs_is_no_statement_more_while_it_is_remembered(bench_account):
+    with working.registered("test.varied", estimate=recent(typical=100)):
+        counts = []
+        for agent in ("probe.ret", "test.varied"):
+            submit_run(account=bench_account, agent=agent, input={}, actor="tester")  # warms the caches
+            with count() as counted:
+                submit_run(account=bench_account, agent=agent, input={}, actor="tester")
+            counts.append((counted.transactions, counted.statements))
+
+    assert counts[0] == counts[1]
 
 
 def test_a_key_is_looked_up_by_one_statement(bench_account):

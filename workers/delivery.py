@@ -126,10 +126,7 @@ class Deliveries:
                 started.append(Started(entry, claimed, claimed_at))
         self._hand_back(back)
         for one in started:
-            run = one.claimed.run
-            metrics.wait_seconds.labels(run.queue).observe(
-                max(0.0, (one.claimed.started.at - run.queued_at).total_seconds())
-            )
+            _observe(one)
         return started
 
     def _repaired(self, claimed: Claimed, last: str) -> Answer:
@@ -270,3 +267,12 @@ def _pairs(
         for entry, ticket in tickets
         if ticket.run_id in won and ticket.fence == wanted.get(ticket.run_id)
     ]
+
+
+def _observe(one: Started) -> None:
+    """Note how long a run waited, and how late its entry came. One that was parked has a new entry."""
+    run = one.claimed.run
+    metrics.wait_seconds.labels(run.queue).observe(max(0.0, (one.claimed.started.at - run.queued_at).total_seconds()))
+    if not one.claimed.limits:
+        delay = int(one.entry.id.partition("-")[0]) / 1000 - run.queued_at.timestamp()
+        metrics.dispatch_seconds.labels(run.queue).observe(max(0.0, delay))

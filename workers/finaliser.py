@@ -85,7 +85,6 @@ class Finaliser:
         for one in finished.moved:
             if one.run.is_terminal:
                 self._closer.put_nowait((one.run.pk, one.row.fence))
-                metrics.runs_ended.labels(one.run.agent, one.run.state).inc()
             else:
                 metrics.retries.labels(one.row.kind).inc()
         for run_id in finished.lost:

@@ -19,13 +19,14 @@ EXPECTED = frozenset({200, 202, 409})  # 409: to cancel what has ended
 AWAY = 503  # busy, or a store is away: to be tried again
 RERUN = {"on_lost": "rerun", "max_attempts": 50}
 SESSIONS = 5
+SPEND = {"amount": 1000, "times": 20, "estimate": 5000}  # extended again and again
 Mix = tuple[int, str, Callable[[random.Random], dict[str, Any]], dict[str, Any]]
 
 # weight, agent, its input, what else the submit says. No attempt may last: 500 runs have to pass.
 MIX: list[Mix] = [
     (40, "probe.sleep", lambda dice: {"seconds": dice.uniform(5, 12)}, RERUN),
     (6, "probe.sleep", lambda dice: {"seconds": dice.uniform(5, 12)}, {}),
-    (15, "probe.spend", lambda dice: {"amount": 1000, "times": 20, "seconds": dice.uniform(4, 9)}, RERUN),
+    (15, "probe.spend", lambda dice: SPEND | {"seconds": dice.uniform(4, 9)}, RERUN),
     (12, "probe.emit", lambda dice: {"count": 200, "bytes": 60, "seconds": dice.uniform(4, 9)}, RERUN),
     (8, "probe.boom", lambda _dice: {"fails": 1}, RERUN),
     (3, "probe.raise", lambda _dice: {"text": "raised on purpose"}, {}),

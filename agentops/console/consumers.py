@@ -5,7 +5,7 @@ The channel layer only carries wake-ups (group `ops`, type `ops.changed`): a los
 
 import asyncio
 import contextlib
-import time
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -14,6 +14,8 @@ from channels.generic.websocket import AsyncJsonWebsocketConsumer
 from django.db import DatabaseError
 
 from agentops.console.overview import Numbers, numbers_for
+from quotas.standing import READING, Standing
+from runs import rounds
 from runs.handshake import live, origin_is_ours, session_user
 
 log = structlog.get_logger(__name__)
@@ -21,7 +23,6 @@ log = structlog.get_logger(__name__)
 GROUP = "ops"
 EVERY_SECONDS = 2.0  # without any wake-up
 LEAST_SECONDS = 1.0  # between two frames, however many wake-ups come
-RECHECK_SECONDS = 15.0  # a socket outlives a logout: rights are looked at again this often
 NOT_SIGNED_IN = 4401
 
 
@@ -31,7 +32,8 @@ class OpsConsumer(AsyncJsonWebsocketConsumer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._changed = asyncio.Event()
-        self._pump: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stay: rounds.Stay | None = None
 
     async def connect(self) -> None:
         """Accept staff; everybody else is refused before the handshake ends (403)."""
@@ -40,17 +42,20 @@ class OpsConsumer(AsyncJsonWebsocketConsumer):
             await self.close()
             return
         await self.accept()
-        live.add(self)
         if self.channel_layer is not None:
             await self.channel_layer.group_add(GROUP, self.channel_name)
-        self._pump = asyncio.create_task(self._push(user))
+        live.add(self)
+        standing = Standing(user_id=user.pk, session_key=self.scope["session"].session_key or "")
+        self._stay = stay = rounds.current().open(standing, replace(READING, user=user))
+        self._tasks = [asyncio.create_task(self._push(stay)), asyncio.create_task(self._leave_when_ended(stay))]
 
     async def disconnect(self, code: int) -> None:  # noqa: ARG002  the signature is Channels'
         live.discard(self)
-        if self._pump is not None:
-            self._pump.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._pump
+        if self._stay is not None:
+            self._stay.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self.channel_layer is not None:
             await self.channel_layer.group_discard(GROUP, self.channel_name)
 
@@ -66,17 +71,10 @@ class OpsConsumer(AsyncJsonWebsocketConsumer):
     async def ops_changed(self, event: dict[str, Any]) -> None:  # noqa: ARG002  a wake-up carries nothing
         self._changed.set()
 
-    async def _push(self, user: Any) -> None:
-        checked_at = time.monotonic()
+    async def _push(self, stay: rounds.Stay) -> None:
         while True:
             try:
-                if time.monotonic() - checked_at > RECHECK_SECONDS:
-                    user = await self._staff_user()
-                    if user is None:
-                        await self.close(code=NOT_SIGNED_IN)
-                        return
-                    checked_at = time.monotonic()
-                await self.send_json({"type": "numbers", **await self._numbers(user)})
+                await self.send_json({"type": "numbers", **await self._numbers(stay.rights.user)})
             except DatabaseError as error:
                 # The page shows the age of its numbers; the next round tries again.
                 log.warning("ops_numbers_unread", action="ops.read", error=str(error))
@@ -84,6 +82,10 @@ class OpsConsumer(AsyncJsonWebsocketConsumer):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), EVERY_SECONDS - LEAST_SECONDS)
             self._changed.clear()
+
+    async def _leave_when_ended(self, stay: rounds.Stay) -> None:
+        await stay.ended.wait()
+        await self.close(code=NOT_SIGNED_IN)
 
     async def _staff_user(self) -> Any:
         """Return the session's user, read afresh, if they are active staff, else None."""

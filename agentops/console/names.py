@@ -10,8 +10,13 @@ from django.utils.text import capfirst
 from quotas.display import short
 from quotas.models import Hold
 
-PLURAL = {"quotas.ApiKey": "API keys", "quotas.LedgerEntry": "Ledger", "quotas.AuditEntry": "Audit log"}
-SINGULAR = {"quotas.ApiKey": "API key"}
+PLURAL = {
+    "quotas.ApiKey": "API keys",
+    "quotas.LedgerEntry": "Ledger",
+    "quotas.AuditEntry": "Audit log",
+    "quotas.Membership": "Members",
+}
+SINGULAR = {"quotas.ApiKey": "API key", "quotas.Membership": "Member"}
 # Rows that people know by a name; every other one is known by its number.
 NAMED = frozenset({"auth.Group", "auth.User", "quotas.Account", "quotas.Price", "workers.WorkerProcess"})
 

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from quotas.display import about, span
 from quotas.models import Account, Priority
-from quotas.selectors import spent_in_period
+from quotas.selectors import spent_by_account
 from runs.models import Run
 from runs.states import RunState
 from workers.dead_letters import in_state
@@ -65,7 +65,7 @@ def _read() -> Numbers:
         "slots": f"{sum(w[0] for w in workers):,} of {sum(w[1] for w in workers):,}",
         "dead_letters": shown(bounded(open_dead_letters())),
         "held": about(sum(account.held for account in accounts)),
-        "spent": about(sum(spent_in_period(account, now) for account in accounts)),
+        "spent": about(sum(spent_by_account(accounts, now).values())),
     }
 
 

@@ -19,14 +19,15 @@ from django.views.decorators.http import require_POST
 from redis.exceptions import RedisError
 
 from agentops.console.run_times import limit_rows, note_of, waits_for
-from quotas.access import Caller
-from quotas.admin_base import actor_of
 from quotas.display import NOTHING, TONES, between, credits_of, moment, pretty, pretty_text, short, span, usage_rows
+from quotas.ledger import lines_about
 from quotas.models import AuditEntry, Hold
+from quotas.standing import Standing
 from runs import tickets
 from runs.downloads import send_file
 from runs.models import Artifact, Run
-from runs.outcomes import Cause
+from runs.outcomes import Cause, ErrorClass
+from runs.selectors import estimate_at_submit
 from runs.states import TERMINAL, RunState
 from workers.models import DeadLetter
 
@@ -52,6 +53,7 @@ CAUSES: dict[str, str] = {
     Cause.UNKNOWN_AGENT: "No worker knows its agent.",
     Cause.QUEUE_TIMEOUT: "Nobody began it in time.",
     Cause.QUOTA: "The account had no room for it any more.",
+    Cause.BUDGET: "It spent more than was reserved for it.",
 }
 SEE = "runs.view_run"
 SEE_PAYLOAD = "runs.view_payload"
@@ -112,9 +114,10 @@ def ticket_view(request: HttpRequest, run_id: uuid.UUID) -> JsonResponse:
     run = _run(request, run_id)
     if not request.user.has_perm(SEE_PAYLOAD):
         raise PermissionDenied
-    caller = Caller(run.account, actor_of(request), frozenset({"read"}), request.user)
+    key = request.session.session_key or ""
+    standing = Standing(user_id=request.user.pk, session_key=key, permissions=(SEE, SEE_PAYLOAD))
     try:
-        return JsonResponse({"ticket": tickets.issue(run.pk, caller)})
+        return JsonResponse({"ticket": tickets.issue(run.pk, run.account_id, standing)})
     except RedisError:
         return JsonResponse({"ticket": ""}, status=503)
 
@@ -157,7 +160,7 @@ def facts_of(run: Run, user: Any) -> Facts:
         "artifacts": _artifacts(run) if payload else [],
         "links": _links(run, user),
         "result": pretty_text(run.result_json) if payload else "",
-        "result_name": "Last answer, not accepted" if run.state == RunState.FAILED else "Result",
+        "result_name": _result_name(run),
         "error": _error_text(run.error) if payload else "",
         "error_class": run.error_class,
         "note": note_of(run),
@@ -167,6 +170,12 @@ def facts_of(run: Run, user: Any) -> Facts:
         and not run.payload_pruned
         and user.has_perm(REQUEUE),
     }
+
+
+def _result_name(run: Run) -> str:
+    if run.state != RunState.FAILED:
+        return "Result"
+    return "Partial output" if run.error_class == ErrorClass.BUDGET else "Last answer, not accepted"
 
 
 def _head(run: Run, now: dt.datetime) -> list[list[str]]:
@@ -187,9 +196,12 @@ def _head(run: Run, now: dt.datetime) -> list[list[str]]:
 def _money(run: Run) -> list[list[str]]:
     hold = Hold.objects.filter(run_id=run.pk).first()
     rows = [["Cost", credits_of(run.cost)]]
+    rows += [["Estimate", credits_of(estimate_at_submit(run))], ["Budget", credits_of(run.budget)]]
     if hold is None:
         return [*rows, ["Hold", "none"]]
-    return [*rows, ["Hold", f"{credits_of(hold.amount)} ({hold.state})"], ["Settled at", credits_of(hold.actual)]]
+    raised = f", raised {hold.extensions} times" if hold.extensions else ""
+    held = f"{credits_of(hold.amount)} ({hold.state}{raised})"
+    return [*rows, ["Hold", held], ["Settled at", credits_of(hold.actual)], ["Paid by", run.account.name]]
 
 
 def _attempts(run: Run, now: dt.datetime, *, payload: bool) -> list[list[str]]:
@@ -232,6 +244,11 @@ def _links(run: Run, user: Any) -> list[list[str]]:
         ["Requeued as", str(run.retried_by or "")],
     ]
     found = [[what, i, reverse("admin:runs_run_change", args=[i])] for what, i in links if i]
+    if user.has_perm("quotas.view_ledgerentry"):
+        found += [
+            ["Ledger line", f"{pk}: {kind} {credits_of(amount)}", reverse("admin:quotas_ledgerentry_change", args=[pk])]
+            for pk, kind, amount in lines_about(run.pk)
+        ]
     if user.has_perm("workers.view_deadletter"):
         letter = DeadLetter.objects.filter(run_id=run.pk).only("id", "reason", "state").first()
         if letter is not None:

@@ -6,18 +6,19 @@ from typing import Any
 from django.contrib.admin import AdminSite, autodiscover
 from django.core.checks import CheckMessage
 from django.core.exceptions import BadRequest
+from django.db import DataError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, URLResolver, path, reverse
 
-from agentops.console import names, run_acts, run_log, run_page, submit
+from agentops.console import names, run_acts, run_log, run_page, spending_page, submit
 from agentops.console.overview import bounded, numbers_for, open_dead_letters, recent_runs, shown
 
 # The menu by what people do, not by app. Models of other apps follow under "People and settings".
 MENU = (
     ("Operations", "operations", ("runs.Run", "workers.DeadLetter", "workers.WorkerProcess")),
     ("Money", "money", ("quotas.Account", "quotas.Hold", "quotas.LedgerEntry", "quotas.Price")),
-    ("Access", "access", ("quotas.ApiKey", "auth.User", "auth.Group")),
+    ("Access", "access", ("quotas.Membership", "quotas.ApiKey", "auth.User", "auth.Group")),
     ("Record", "record", ("quotas.AuditEntry",)),
 )
 REST = ("Sign-in record", "rest")
@@ -41,6 +42,8 @@ class AgentOpsAdminSite(AdminSite):
         run = "runs/run/<uuid:run_id>/"
         ours: list[URLPattern | URLResolver] = [
             path("overview.json", view(self.numbers), name="overview_numbers"),
+            path("spending/", view(spending_page.SpendingPage(self).handle), name="spending"),
+            path("spending.csv", view(spending_page.csv_view), name="spending_csv"),
             path("submit/", view(submit.SubmitPage(self).handle), name="submit_run"),
             path(f"{run}change/", view(run_page.RunPage(self).handle), name="runs_run_change"),
             path(f"{run}facts.json", view(run_page.facts_view), name="run_facts"),
@@ -54,13 +57,18 @@ class AgentOpsAdminSite(AdminSite):
         return ours + super().get_urls()
 
     def admin_view(self, view: Any, cacheable: bool = False) -> Any:  # noqa: FBT001, FBT002  Django's signature
-        """Refuse a NUL in the query for every page: no database looks one up."""
+        """Refuse for every page what no database looks up: a NUL in the query, and a number beyond its columns."""
 
         def checked(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
             if any("\0" in value for values in request.GET.lists() for value in values[1]):
                 raise BadRequest("The query holds a NUL character.")
-            answer: HttpResponse = view(request, *args, **kwargs)
-            return answer
+            try:
+                answer: HttpResponse = view(request, *args, **kwargs)
+                return answer.render() if isinstance(answer, TemplateResponse) else answer
+            except (OverflowError, DataError):
+                if request.method != "GET":
+                    raise
+                raise BadRequest("The query holds a number that is out of range.") from None
 
         return super().admin_view(update_wrapper(checked, view), cacheable)
 
@@ -89,7 +97,9 @@ class AgentOpsAdminSite(AdminSite):
         _put_badge(models.get("workers.DeadLetter"))
         groups = [_group(name, label, [models.pop(key) for key in keys if key in models]) for name, label, keys in MENU]
         if request.user.has_perm("runs.submit_run"):
-            groups[0]["models"].insert(0, _submit_link())
+            groups[0]["models"].insert(0, _link("Submit a run", "SubmitRun", "admin:submit_run"))
+        if request.user.has_perm(spending_page.SEE):
+            groups[1]["models"].append(_link("Spending", "Spending", "admin:spending"))
         groups.append(_group(*REST, sorted(models.values(), key=lambda m: str(m["name"]))))
         return [group for group in groups if group["models"]]
 
@@ -104,11 +114,11 @@ def _group(name: str, label: str, models: list[dict[str, Any]]) -> dict[str, Any
     }
 
 
-def _submit_link() -> dict[str, Any]:
+def _link(name: str, object_name: str, route: str) -> dict[str, Any]:
     return {
-        "name": "Submit a run",
-        "object_name": "SubmitRun",
-        "admin_url": reverse("admin:submit_run"),
+        "name": name,
+        "object_name": object_name,
+        "admin_url": reverse(route),
         "add_url": None,
         "view_only": True,
         "perms": {"view": True},

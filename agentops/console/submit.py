@@ -1,4 +1,7 @@
-"""The page to submit a run by hand: choose an agent, fill the form made from its schema, go to the run's page."""
+"""The page to submit a run by hand: choose an agent, fill the form made from its schema, go to the run's page.
+
+With `?dry_run=1` the filled form is only tried: the page says what the run would probably cost, and whether it may.
+"""
 
 import uuid
 from typing import Any
@@ -17,7 +20,8 @@ from quotas.json_rules import digest
 from quotas.models import Account, Priority
 from runs.agents import ATTEMPTS_MAX, LIMIT_MAX_SECONDS, AgentNotRegistered, AgentSpec, get_agent, list_agents
 from runs.models import OnLost
-from runs.services import check_input, store_upload, submit_run
+from runs.services import Preview, check_input, preview_run, store_upload, submit_run
+from runs.services.estimating import sample_estimate
 from runs.services.overrides import DELAY_MAX
 from runs.uploads import checked_type, clean_name
 
@@ -133,6 +137,16 @@ class SubmitForm(forms.Form):
         said = {name: self.cleaned_data.get(name) for name in self.option_names}
         return {name: value for name, value in said.items() if value not in (None, "")}
 
+    @property
+    def estimate(self) -> int | None:
+        """What would be held now for the agent's sample on the account that is chosen at first."""
+        account: Account | None = self.fields["account"].initial
+        return None if account is None else sample_estimate(self.spec, account)
+
+    def takes_files(self, run_input: Any) -> bool:
+        """Whether uploads go into this input: it is made of the fields."""
+        return isinstance(run_input, dict) and self.cleaned_data.get(schema_form.WHOLE) is None
+
     def clean_metadata(self) -> dict[str, Any] | None:
         metadata = self.cleaned_data["metadata"]
         if metadata is not None and not isinstance(metadata, dict):
@@ -162,21 +176,24 @@ class SubmitPage:
         if not request.user.has_perm(PERMISSION):
             raise PermissionDenied
         spec = _chosen(request.GET.get("agent", ""))
-        form = None
+        form, preview = None, None
         if spec is not None:
             accounts = accounts_of(request.user)
             is_post = request.method == "POST"
             form = SubmitForm(spec, accounts, *((request.POST, request.FILES) if is_post else ()))
             if is_post and form.is_valid():
-                run_id = _submit(request, form)
-                if run_id is not None:
-                    return HttpResponseRedirect(page_of(run_id))
+                done = _preview(request, form) if "dry_run" in request.GET else _submit(request, form)
+                if isinstance(done, uuid.UUID):
+                    return HttpResponseRedirect(page_of(done))
+                preview = done
         context = {
             **self._site.each_context(request),
             "title": "Submit a run",
             "agents": list_agents(),
             "spec": spec,
             "form": form,
+            "preview": preview,
+            "estimate": None if form is None else form.estimate,
             "unknown": request.GET.get("agent", "") if spec is None else "",
         }
         status = 400 if form is not None and form.errors else 200
@@ -200,53 +217,67 @@ def _chosen(name: str) -> AgentSpec | None:
 
 def _submit(request: HttpRequest, form: SubmitForm) -> uuid.UUID | None:
     """Store the files, submit, and return the run's id; or put the refusal into the form and return None."""
-    cleaned = form.cleaned_data
-    account: Account = cleaned["account"]
-    run_input = schema_form.input_from(form.spec, cleaned)
+    account: Account = form.cleaned_data["account"]
+    run_input = schema_form.input_from(form.spec, form.cleaned_data)
     key = _form_key(form, run_input)
     try:
-        if isinstance(run_input, dict) and cleaned.get(schema_form.WHOLE) is None:
+        if form.takes_files(run_input):
             run_input |= _store_files(form, account)
         check_input(form.spec.name, run_input, account=account)
-        submitted = submit_run(
-            account=account,
-            agent=form.spec.name,
-            input=run_input,
-            actor=actor_of(request),
-            priority=cleaned["priority"],
-            session=cleaned["session"],
-            metadata=cleaned["metadata"] or {},
-            **form.options,
-            idempotency_key=key,
-            idempotency_digest=digest(key),
-            request_id=request_id_of(request),
-        )
+        asked = _asked(request, form, run_input) | {"request_id": request_id_of(request)}
+        submitted = submit_run(**asked, idempotency_key=key, idempotency_digest=digest(key))
     except Refusal as refusal:
         form.add_refusal(refusal)
         return None
     return submitted.run.pk
 
 
+def _preview(request: HttpRequest, form: SubmitForm) -> Preview | None:
+    """Try the form; or put what would be refused in any case into it and return None. Files are not stored."""
+    run_input = schema_form.input_from(form.spec, form.cleaned_data)
+    given = _given_files(form) if form.takes_files(run_input) else {}
+    try:
+        asked = _asked(request, form, run_input | {name: str(uuid.uuid4()) for name in given} if given else run_input)
+        return preview_run(**asked, files_follow=bool(given))
+    except Refusal as refusal:
+        form.add_refusal(refusal)
+        return None
+
+
+def _asked(request: HttpRequest, form: SubmitForm, run_input: Any) -> dict[str, Any]:
+    """Return what the form says as submit_run takes it."""
+    cleaned = form.cleaned_data
+    return {
+        "account": cleaned["account"],
+        "agent": form.spec.name,
+        "input": run_input,
+        "actor": actor_of(request),
+        "priority": cleaned["priority"],
+        "session": cleaned["session"],
+        "metadata": cleaned["metadata"] or {},
+        **form.options,
+    }
+
+
 def _form_key(form: SubmitForm, run_input: Any) -> str:
     """Return a key of this form with this content: what is pressed twice is one run."""
-    names = [schema_form.PREFIX + name for name in schema_form.file_names(form.spec)]
-    files = [[upload.name, upload.size] for upload in map(form.cleaned_data.get, names) if upload]
+    files = [[upload.name, upload.size] for upload in _given_files(form).values()]
     rest = {name: str(form.cleaned_data.get(name)) for name in (*RUN_FIELDS, *form.option_names)}
     return f"console:{form.cleaned_data['form_id']}:{digest([run_input, files, rest])[:32]}"
+
+
+def _given_files(form: SubmitForm) -> dict[str, Any]:
+    """Return the uploads by the input's fields."""
+    uploads = {name: form.cleaned_data.get(schema_form.PREFIX + name) for name in schema_form.file_names(form.spec)}
+    return {name: upload for name, upload in uploads.items() if upload}
 
 
 def _store_files(form: SubmitForm, account: Account) -> dict[str, str]:
     """Store each uploaded file; return the input's fields with the files' ids. Raises Refusal."""
     stored = {}
-    for name in schema_form.file_names(form.spec):
-        upload = form.cleaned_data.get(schema_form.PREFIX + name)
-        if upload:
-            file_name = clean_name(upload.name)
-            row = store_upload(
-                account=account,
-                name=file_name,
-                content_type=checked_type(upload, file_name),
-                chunks=upload.chunks(),
-            )
-            stored[name] = str(row.pk)
+    for name, upload in _given_files(form).items():
+        file_name = clean_name(upload.name)
+        kind = checked_type(upload, file_name)
+        row = store_upload(account=account, name=file_name, content_type=kind, chunks=upload.chunks())
+        stored[name] = str(row.pk)
     return stored

@@ -10,6 +10,7 @@ from django.db import DatabaseError, NotSupportedError, connection
 
 from agentops.diagnosis.finding import Finding, judged
 from agentops.health import pending_migrations
+from quotas import append_only
 
 PART = "database"
 CLOCK_SECONDS = 2.0  # protocol 8.2: a larger step is treated as a fault
@@ -28,7 +29,20 @@ def examine() -> Iterator[Finding]:
     yield from {"sqlite": _sqlite, "postgresql": _postgresql}.get(connection.vendor, _mysql)()
     waiting = pending_migrations()
     yield judged("migrations", waiting or "all applied", well=not waiting, advice="Run ./run migrate.")
+    if not waiting:
+        yield _ledger()
     yield from _clock()
+
+
+def _ledger() -> Finding:
+    missing = append_only.missing()
+    return judged(
+        PART,
+        f"the ledger is append-only, without {', '.join(sorted(missing))}" if missing else "the ledger is append-only",
+        well=not missing,
+        advice="Let the database user make triggers (docs/deploy.md), and run ./run reconcile_quotas --fix.",
+        otherwise="warn",
+    )
 
 
 def _value(query: str) -> Any:

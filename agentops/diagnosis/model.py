@@ -1,4 +1,4 @@
-"""The model endpoint: reachable, has the model, and its price is known."""
+"""The model endpoint: reachable, has the model; and every model that agents name has a price."""
 
 import json
 import urllib.error
@@ -9,7 +9,7 @@ from django.conf import settings
 from django.db import DatabaseError
 
 from agentops.diagnosis.finding import Finding, judged
-from quotas.prices import PriceTable
+from runs.pricing import named_models, unpriced_models
 
 PART = "model"
 DEFAULT_URL = "https://api.openai.com/v1"
@@ -21,6 +21,7 @@ def examine() -> Iterator[Finding]:
         yield Finding(
             PART, "warn", "no endpoint", "Set OPENAI_BASE_URL, or let `up` start its own (without --no-model)."
         )
+        yield from _prices()
         return
     url = (settings.OPENAI_BASE_URL or DEFAULT_URL).rstrip("/")
     try:
@@ -51,13 +52,14 @@ def _models(url: str) -> set[str]:
 
 def _prices() -> Iterator[Finding]:
     try:
-        table = PriceTable.current()
+        unpriced = unpriced_models()
     except DatabaseError:
         return  # said under "database"
-    for model in sorted({settings.AGENTOPS_MODEL, settings.AGENTOPS_EMBEDDING_MODEL}):
+    for model, agents in sorted(named_models().items()):
+        named_by = f", which {', '.join(agents)} may use," if agents else ""
         yield judged(
             "price",
-            f"{model} {'has prices' if table.knows(model) else 'has no price'}",
-            well=table.knows(model),
+            f"{model}{named_by} {'has no price' if model in unpriced else 'has prices'}",
+            well=model not in unpriced,
             advice=f"Its runs are refused until ./run set_price {model} … names one.",
         )

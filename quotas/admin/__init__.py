@@ -2,14 +2,16 @@
 
 from quotas.admin.accounts import AccountAdmin
 from quotas.admin.keys import ApiKeyAdmin
+from quotas.admin.ledger import LedgerEntryAdmin
+from quotas.admin.members import MembershipAdmin
 from quotas.admin.prices import PriceAdmin
-from quotas.admin.records import AuditEntryAdmin, HoldAdmin, LedgerEntryAdmin
+from quotas.admin.records import AuditEntryAdmin
 
 __all__ = [
     "AccountAdmin",
     "ApiKeyAdmin",
     "AuditEntryAdmin",
-    "HoldAdmin",
     "LedgerEntryAdmin",
+    "MembershipAdmin",
     "PriceAdmin",
 ]

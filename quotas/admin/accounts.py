@@ -8,15 +8,21 @@ from django import forms
 from django.contrib import admin
 from django.core.exceptions import ValidationError
 from django.db.models import Model
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404
+from django.urls import URLPattern, path
 from django.utils import timezone
 
 from quotas import audit
+from quotas.admin import manual_lines
+from quotas.admin.members import record_member
 from quotas.admin_base import PAGE, BoundedPaginator, actor_of, request_id_of
 from quotas.display import credits_of
+from quotas.drift import figures_of
 from quotas.models import AMOUNT_MAX, MICRO, Account, Membership
-from quotas.selectors import spent_in_period
+from quotas.selectors import quota_of, spent_in_period
 
+KEYS = 25
 SHOWN = ["spent_shown", "held_shown", "available_shown", "in_flight_shown"]
 
 
@@ -42,7 +48,11 @@ class AccountForm(forms.ModelForm):  # type: ignore[type-arg]
 
     class Meta:
         model = Account
-        fields = ["name", "period", "timezone", "max_in_flight", "max_running", "max_priority"]
+        fields = ["name", "period", "timezone", "overdraft_rule", "max_in_flight", "max_running", "max_priority"]
+        help_texts = {
+            "overdraft_rule": "Forgive: a new period starts at nothing spent. "
+            "Carry: what was spent above the limit is the first thing spent in the next one."
+        }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -69,6 +79,7 @@ class AccountForm(forms.ModelForm):  # type: ignore[type-arg]
 
 class MembershipInline(admin.TabularInline):  # type: ignore[type-arg]
     model = Membership
+    verbose_name = "member"
     extra = 0
     autocomplete_fields = ["user"]
 
@@ -76,20 +87,46 @@ class MembershipInline(admin.TabularInline):  # type: ignore[type-arg]
 @admin.register(Account)
 class AccountAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     form = AccountForm
+    change_form_template = "admin/quotas/account/change_form.html"
     inlines = [MembershipInline]
     search_fields = ["name"]
     list_display = ["name", "limit_shown", *SHOWN, "period"]
-    list_filter = ["period"]
+    list_filter = ["period", "overdraft_rule"]
     list_per_page = PAGE
     paginator = BoundedPaginator
     show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
     actions = None
-    readonly_fields = [*SHOWN, "created_at"]
     fieldsets = [
-        (None, {"fields": ["name", "limit_credits", "period", "timezone"]}),
+        (None, {"fields": ["name", "limit_credits", "period", "timezone", "overdraft_rule"]}),
         ("Limits on runs", {"fields": ["max_in_flight", "max_running", "max_priority"]}),
-        ("Now", {"fields": [*SHOWN, "created_at"]}),
     ]
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.line_view)
+        return [path("<int:pk>/line/<slug:kind>/", view, name="quotas_account_line"), *super().get_urls()]
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show what the account has now above the form that changes it."""
+        account = self.get_object(request, object_id)
+        context = {} if account is None else self._now(request, account)
+        return super().change_view(request, object_id, form_url, context | (extra_context or {}))
+
+    def _now(self, request: HttpRequest, account: Account) -> dict[str, Any]:
+        figures = figures_of(Account.objects.filter(pk=account.pk))
+        keys = account.api_keys.order_by("-id")[:KEYS] if request.user.has_perm("quotas.view_apikey") else []
+        return {
+            "quota": quota_of(account),
+            "drift": [(kind, _shown(kind, amount)) for kind, amount in figures[0].drift.items()] if figures else [],
+            "keys": keys,
+            "lines": manual_lines.allowed(request),
+        }
+
+    def line_view(self, request: HttpRequest, pk: int, kind: str) -> HttpResponse:
+        """Ask for a grant, an adjustment or a write-off, and write it."""
+        return manual_lines.line_view(self, request, get_object_or_404(Account, pk=pk), kind)
 
     def has_delete_permission(
         self,
@@ -127,10 +164,12 @@ class AccountAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     ) -> None:
         """Write the changed columns only: the row's counters move while the form is open."""
         columns = form.changed_columns
+        if change and not columns:
+            return
         before = None
         if not change:
             obj.save()
-        elif columns:
+        else:
             before = Account.objects.filter(pk=obj.pk).values(*columns).get()
             obj.save(update_fields=columns)
         audit.record(
@@ -145,21 +184,18 @@ class AccountAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     def save_formset(self, request: HttpRequest, form: Any, formset: Any, change: bool) -> None:  # noqa: FBT001
         """Memberships decide who may spend: their changes are audited too."""
+        before = {member.pk: member for member in form.instance.memberships.select_related("user")}
         super().save_formset(request, form, formset, change)
-        lists = {"added": formset.new_objects, "removed": formset.deleted_objects}
-        lists["changed"] = [changed for changed, _ in formset.changed_objects]
-        after = {
-            what: [f"{m.user} as {m.role}" for m in memberships] for what, memberships in lists.items() if memberships
-        }
-        if after:
-            audit.record(
-                actor=actor_of(request),
-                action="account.members_changed",
-                target_type="account",
-                target_id=form.instance.pk,
-                after=after,
-                request_id=request_id_of(request),
-            )
+        kept = set(form.instance.memberships.values_list("pk", flat=True))
+        for pk, member in before.items():
+            if pk not in kept:
+                record_member(request, member, None)
+        for saved in (*formset.new_objects, *(changed for changed, _ in formset.changed_objects)):
+            record_member(request, before.get(saved.pk), saved)
+
+
+def _shown(kind: str, amount: int) -> str:
+    return f"{amount:+,} runs" if kind == "in_flight" else f"{amount:+,} micro-units"
 
 
 def _spent(account: Account) -> int:

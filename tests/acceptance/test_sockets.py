@@ -140,7 +140,7 @@ def test_a_revoked_key_and_a_shutdown_close_open_sockets(web, path, account):
     row, revoked = builders.make_api_key(account)
     kept = builders.make_api_key(account)[1]
     with socket(web, path, key=revoked) as gone, socket(web, path, key=kept) as stays:
-        revoke(row)
+        revoke(row, actor="test")
         assert close_code(gone, 8) == 4401
         assert is_open(stays)
 

@@ -24,7 +24,7 @@ async ({ scripts, options }) => {
       const script = scripts[Math.min(connection, scripts.length - 1)];
       connection += 1;
       setTimeout(() => {
-        if (this.onopen) this.onopen();
+        if (this.onopen && !script.refused) this.onopen();
         for (const frame of script.frames) {
           if (this.onmessage) this.onmessage({ data: typeof frame === "string" ? frame : JSON.stringify(frame) });
         }
@@ -37,6 +37,7 @@ async ({ scripts, options }) => {
   return await new Promise((resolve) => {
     const stream = new RunStream("run-1", {
       ...options,
+      ...(options.ticket && { ticket: async () => options.ticket }),
       onEvent: (event) => seen.events.push(event.id),
       onState: (state) => seen.states.push(state),
       onOutput: (text, { reset }) => seen.outputs.push([text, reset]),
@@ -167,6 +168,14 @@ def test_a_refusal_is_final(page: Page, code: int) -> None:
     seen = play(page, {"frames": [], "close": code})
 
     assert (seen["statuses"][-1], len(seen["addresses"])) == ("refused", 1)
+
+
+def test_with_a_ticket_it_stays_with_sockets_however_often_none_opens(page: Page) -> None:
+    refused = {"frames": [], "refused": True, "close": 1006}
+
+    seen = play(page, *[refused] * 4, {"frames": [END]}, ticket="t")
+
+    assert (seen["events"], seen["addresses"]) == (["9-1"], ["?ticket=t"] * 5)
 
 
 def test_acknowledgements_come_at_least_every_32_events(page: Page) -> None:

@@ -10,9 +10,12 @@ import redis as redis_py
 from django.core.management import call_command
 from django.utils import timezone
 
+from agentops import checks
 from agentops.diagnosis import database, redis_server
-from quotas.prices import install_default_prices
+from quotas import append_only
+from quotas.prices import PriceTable, install_default_prices
 from tests import servers
+from tests.working import registered
 from workers.models import WorkerProcess
 
 pytestmark = pytest.mark.django_db
@@ -96,3 +99,39 @@ def test_the_report_for_people() -> None:
 
     assert "maxmemory-policy noeviction" in output.getvalue()
     assert "→ Set OPENAI_BASE_URL" in output.getvalue()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_ledger_without_its_protection() -> None:
+    append_only.remove()
+    try:
+        (found,) = (finding for finding in database.examine() if "append-only" in finding.fact)
+    finally:
+        append_only.install()
+
+    assert (found.level, append_only.CHANGE in found.fact) == ("warn", True)
+    assert "reconcile_quotas --fix" in found.advice
+
+
+def test_a_model_that_an_agent_names_without_a_price(db: Any) -> None:
+    install_default_prices()
+    with registered("test.prices", models=lambda given: [given["model"]], sample={"model": "nobody-knows"}):
+        _, findings = examined()
+        warned = [warning for warning in checks.prices(databases=["default"]) if "nobody-knows" in warning.msg]
+
+    told = {finding["fact"]: finding for finding in findings if finding["part"] == "price"}
+    lacking = told["nobody-knows, which test.prices may use, has no price"]
+    assert (lacking["level"], "set_price nobody-knows" in lacking["advice"]) == ("fail", True)
+    assert {finding["level"] for finding in told.values()} == {"ok", "fail"}
+    assert [(warning.id, "test.prices" in warning.msg) for warning in warned] == [("agentops.W006", True)]
+
+
+def test_the_check_of_prices_needs_a_database_with_prices_and_breaks_on_none(db: Any) -> None:
+    PriceTable.forget()
+    with registered("test.prices", models=lambda given: [given["model"]], sample={"model": "nobody-knows"}):
+        assert checks.prices(databases=["default"]) == []  # before the first start
+        install_default_prices()
+        PriceTable.forget()
+        assert checks.prices() == []
+        with registered("test.broken", models=lambda given: given["no"], sample={}):
+            assert len(checks.prices(databases=["default"])) == 1

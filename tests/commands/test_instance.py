@@ -15,6 +15,7 @@ COMMANDS = [
     ("cancel_runs", "01890000-0000-7000-8000-000000000000"),
     ("dead_letters", "list"),
     ("queue_status",),
+    ("api_keys", "list"),
 ]
 
 

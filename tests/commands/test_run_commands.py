@@ -5,11 +5,13 @@ import json
 
 import pytest
 
+from quotas.models import Account
+from quotas.prices import install_default_prices
 from runs.archive import pack
 from runs.events import Event
 from runs.models import EventArchive, Run, StoredFile
 from runs.states import RunState
-from tests import builders
+from tests import builders, working
 
 UNKNOWN = "01890000-0000-7000-8000-000000000000"
 
@@ -256,3 +258,56 @@ def test_cancel_runs_cancels_nothing_when_one_id_is_wrong(manage, default_accoun
         assert manage("cancel_runs", *given).code == 2, given
     run.refresh_from_db()
     assert run.state == "queued"
+
+
+def test_submit_run_dry_tells_the_estimate_and_stores_nothing(manage, default_account):
+    before = working.rows()
+    ran = manage("submit_run", "probe.ret", "--dry-run")
+    told = manage("submit_run", "probe.ret", "--dry-run", "--delay", "60", "--json").json
+
+    assert (ran.code, ran.out.splitlines()) == (
+        0,
+        [
+            "estimate: 0.001 credits (1000 micro-units)",
+            "account default: 100 of 100 credits available",
+            "It would be queued, as number 1 of default.",
+        ],
+    )
+    assert (told["estimate"], told["allowed"], told["state"]) == (1000, True, "scheduled")
+    assert working.new_rows(before) == {}
+
+
+def test_submit_run_dry_names_the_limits_it_would_hit(manage, default_account):
+    Account.objects.update(limit=500, max_in_flight=0, period="none")
+
+    ran, told = manage("submit_run", "probe.ret", "--dry-run"), manage("submit_run", "probe.ret", "--dry-run", "--json")
+
+    assert ran.code == told.code == 1
+    assert "  too_many_in_flight: The account default has 0 runs in flight; its limit is 0." in ran.out
+    assert "quota_exceeded: The account default has 0.0005 of 0.0005 credits available; this run needs" in ran.out
+    assert [hit["code"] for hit in told.json["limits_hit"]] == ["too_many_in_flight", "quota_exceeded"]
+
+
+def test_submit_run_dry_uploads_no_file_and_refuses_what_is_wrong(manage, default_account, tmp_path):
+    install_default_prices()
+    path = tmp_path / "a.txt"
+    path.write_text("text")
+
+    assert manage("submit_run", "document.digest", "--file", str(path), "--dry-run").code == 0
+    assert not StoredFile.objects.exists()
+    refused = manage("submit_run", "probe.ret", "--dry-run", "--input", '{"bytes": -1}')
+    assert (refused.code, Run.objects.count()) == (2, 0)
+
+
+def test_submit_run_says_in_credits_what_is_missing(manage, default_account):
+    Account.objects.update(limit=1500, period="month")
+    manage("submit_run", "probe.ret")
+
+    ran, told = manage("submit_run", "probe.ret"), manage("submit_run", "probe.ret", "--json")
+
+    assert (ran.code, told.code) == (2, 2)
+    assert "has 0.0005 of 0.0015 credits available; this run needs 0.001; the period ends at 20" in ran.err
+    facts = told.json
+    assert (facts["code"], facts["limit"], facts["held"], facts["spent"]) == ("quota_exceeded", 1500, 1000, 0)
+    assert (facts["available"], facts["needed"]) == (500, 1000)
+    assert facts["period_ends_at"]

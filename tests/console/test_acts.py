@@ -36,6 +36,7 @@ def acts() -> list[str]:
 def test_every_act_needs_its_permission_and_a_post(client: Client, account: Account) -> None:
     run = builders.make_run("failed", account=account)
     letter = builders.make_dead_letter(run)
+    key, _ = builders.make_api_key(account)
     addresses = [
         f"/admin/runs/run/{run.pk}/cancel/",
         f"/admin/runs/run/{run.pk}/requeue/",
@@ -44,6 +45,8 @@ def test_every_act_needs_its_permission_and_a_post(client: Client, account: Acco
         "/admin/submit/",
         "/admin/quotas/price/set/",
         "/admin/quotas/apikey/add/",
+        f"/admin/quotas/apikey/{key.pk}/rotate/",
+        f"/admin/quotas/apikey/{key.pk}/revoke/",
     ]
     views = ["view_run", "view_payload", "view_deadletter", "view_price", "view_apikey"]
     client.force_login(builders.make_operator("viewer", permissions=views))
@@ -218,6 +221,7 @@ def account_form(account: Account, **changes: Any) -> dict[str, Any]:
         "limit_credits": "100",
         "period": account.period,
         "timezone": account.timezone,
+        "overdraft_rule": account.overdraft_rule,
         "max_in_flight": account.max_in_flight,
         "max_priority": account.max_priority,
         **inline,
@@ -275,7 +279,7 @@ def test_a_new_account_and_a_new_member_are_audited(client: Client, outsider: An
 
     assert answer.status_code == 302
     assert Membership.objects.filter(account__name="new", user=outsider, role="viewer").exists()
-    assert acts() == ["account.created", "account.members_changed"]
+    assert acts() == ["account.created", "account.member_added"]
 
 
 def test_a_new_key_is_shown_once_works_and_can_be_revoked(console: Client, account: Account) -> None:
@@ -287,13 +291,56 @@ def test_a_new_key_is_shown_once_works_and_can_be_revoked(console: Client, accou
     used = console.get("/api/v1/quota", headers={"Authorization": f"Bearer {raw}"})
     later = [console.get(f"/admin/quotas/apikey/{path}").content for path in ("", f"{key.pk}/change/")]
     selection = {"action": "revoke_selected", "_selected_action": [key.pk], "index": "0"}
-    console.post("/admin/quotas/apikey/", selection)
+    asked = console.post("/admin/quotas/apikey/", selection)
+    console.post("/admin/quotas/apikey/", selection | {"confirmed": "1", "reason": "leaked"})
     refused = console.get("/api/v1/quota", headers={"Authorization": f"Bearer {raw}"})
 
     assert (raw.encode() in page.content, any(raw.encode() in text for text in later)) == (True, False)
     assert "no-store" in page["Cache-Control"]
     assert (used.status_code, refused.status_code) == (200, 401)
+    assert b"1 selected" in asked.content
     assert acts() == ["api_key.created", "api_key.revoked"]
+    assert AuditEntry.objects.get(action="api_key.revoked").reason == "leaked"
+    assert not any(raw.split("_", 2)[2] in str(row) for row in AuditEntry.objects.values())
+
+
+def test_of_a_large_selection_two_hundred_keys_are_revoked_at_once(console: Client, account: Account) -> None:
+    for _ in range(201):
+        builders.make_api_key(account)
+    everything = {"action": "revoke_selected", "select_across": "1", "index": "0", "confirmed": "1"}
+    everything |= {"_selected_action": str(ApiKey.objects.latest("pk").pk), "reason": "leaked"}
+
+    first = console.post("/admin/quotas/apikey/", everything, follow=True)
+    left = ApiKey.objects.filter(revoked_at=None).count()
+    second = console.post("/admin/quotas/apikey/", everything, follow=True)
+
+    assert "Revoked: 200." in first.content.decode()
+    assert "Left: 1." in first.content.decode()
+    assert (left, ApiKey.objects.filter(revoked_at=None).count()) == (1, 0)
+    assert "Left:" not in second.content.decode()
+
+
+def test_a_key_is_rotated_on_its_page_and_revoked_there_with_a_reason(console: Client, account: Account) -> None:
+    key, _ = builders.make_api_key(account)
+    page = f"/admin/quotas/apikey/{key.pk}/"
+    buttons = console.get(f"{page}change/").content
+
+    made = console.post(f"{page}rotate/", {"overlap_hours": "2", "reason": "spring"})
+    third = console.post(f"{page}rotate/", {"overlap_hours": "2"}, follow=True)
+    odd = console.post(f"{page}rotate/", {"overlap_hours": "-1"}, follow=True)
+    without_reason = console.post(f"{page}revoke/", {"reason": " "}, follow=True)
+    revoked = console.post(f"{page}revoke/", {"reason": "done"}, follow=True)
+
+    assert b"rotate-form" in buttons
+    assert made.context["raw"].encode() in made.content
+    assert "no-store" in made["Cache-Control"]
+    assert "2 live keys" in said(third)
+    assert "0 to 2160" in said(odd)
+    assert "Say why" in said(without_reason)
+    assert said(revoked) == "Revoked: 1."
+    assert (b"rotate-form" in revoked.content, b"revoke-form" in revoked.content) == (False, False)
+    assert acts() == ["api_key.rotated", "api_key.revoked"]
+    assert console.post("/admin/quotas/apikey/9999999/revoke/", {"reason": "x"}).status_code == 404
 
 
 def test_a_key_needs_a_scope_and_a_future_end(console: Client, account: Account) -> None:

@@ -17,6 +17,7 @@ from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_K
 
 from agentops.console import consumers, overview
 from agentops.console.routing import websocket_urlpatterns
+from runs import rounds
 from tests import builders
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -98,7 +99,7 @@ async def test_a_ping_of_the_group_brings_the_next_frame_sooner(monkeypatch: pyt
 
 
 async def test_a_socket_outlives_no_logout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumers, "RECHECK_SECONDS", 0.0)
+    monkeypatch.setattr(rounds, "SECONDS", 0.05)
     operator = await sync_to_async(builders.make_operator)("operator")
     session = await session_of(operator)
 

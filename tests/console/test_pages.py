@@ -11,7 +11,7 @@ from django.test import Client, RequestFactory
 from django.utils import timezone
 from django.views import defaults
 
-from quotas.models import Account, AuditEntry, LedgerEntry
+from quotas.models import Account, AuditEntry, Hold, LedgerEntry
 from runs.models import Artifact, Run
 from tests import builders
 
@@ -27,8 +27,10 @@ LISTS = [
     "/admin/workers/workerprocess/",
     "/admin/quotas/account/",
     "/admin/quotas/account/add/",
+    *(f"/admin/quotas/membership/{page}" for page in ("", "add/")),
     "/admin/quotas/hold/",
     "/admin/quotas/ledgerentry/",
+    *(f"/admin/spending/?by={by}&account=acme" for by in ("agent", "session", "tag", "day", "run", "attempt")),
     "/admin/quotas/price/",
     "/admin/quotas/price/set/",
     "/admin/quotas/apikey/",
@@ -105,12 +107,15 @@ def rows(account: Account) -> dict[str, Any]:
         reason=HOSTILE,
     )
     key, _ = builders.make_api_key(account)
-    ledger = LedgerEntry.objects.create(account=account, kind="grant", amount=-5, reason=HOSTILE)
+    ledger = LedgerEntry.objects.create(account=account, kind="grant", amount=-5, reason=HOSTILE, agent=HOSTILE)
+    member = builders.make_user("m<b>1</b>", account=account).memberships.get()
     return {
         "runs/run": failed.pk,
         "workers/deadletter": letter.pk,
         "workers/workerprocess": worker.pk,
         "quotas/account": account.pk,
+        "quotas/hold": Hold.objects.get(run_id=failed.pk).pk,
+        "quotas/membership": member.pk,
         "quotas/auditentry": entry.pk,
         "quotas/apikey": key.pk,
         "quotas/ledgerentry": ledger.pk,

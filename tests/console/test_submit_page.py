@@ -297,3 +297,61 @@ def test_a_schema_without_properties_is_typed_as_json(schema: Any) -> None:
 )
 def test_an_error_finds_its_field(path: str, field: str | None) -> None:
     assert schema_form.field_of(spec_of(SCHEMA), path) == field
+
+
+# -- the estimate ----------------------------------------------------------------------------------------------------
+def test_the_page_says_what_the_sample_would_cost_now(console: Client, account: Account) -> None:
+    assert "Estimate now: 0.001 credits." in console.get(EMIT).content.decode()
+    page = console.get("/admin/submit/?agent=probe.spend").content.decode()
+    assert "Estimate now: 0.003 credits for the sample input." in page
+
+
+def test_a_form_that_is_only_tried_says_what_it_would_cost_and_submits_nothing(
+    console: Client, account: Account
+) -> None:
+    before = working.rows()
+
+    answer = console.post(f"{EMIT}&dry_run=1", form_for(account, **{"input.count": "3"}))
+
+    page = answer.content.decode()
+    assert "It would cost about 0.001 credits" in page
+    assert "The account acme has 100 of 100 credits available. Nothing was submitted." in page
+    assert "It would be queued, as number 1 of default." in page
+    assert 'value="3"' in page, "the form stays filled"
+    assert (answer.status_code, working.new_rows(before)) == (200, {})
+
+
+def test_a_form_that_is_tried_names_every_limit_in_words(console: Client, account: Account) -> None:
+    Account.objects.filter(pk=account.pk).update(max_in_flight=0, limit=500, period="none")
+
+    page = console.post(f"{EMIT}&dry_run=1", form_for(account)).content.decode()
+
+    assert "It would be refused:" in page
+    assert "The account acme has 0 runs in flight; its limit is 0." in page
+    assert "The account acme has 0.0005 of 0.0005 credits available; this run needs 0.001." in page
+
+
+def test_a_form_that_is_tried_shows_what_is_wrong_at_its_field(console: Client, account: Account) -> None:
+    answer = console.post(f"{EMIT}&dry_run=1", form_for(account, priority="critical"))
+
+    assert (answer.status_code, list(answer.context["form"].errors)) == (400, ["priority"])
+
+
+def test_a_file_of_a_form_that_is_tried_is_not_stored(console: Client, account: Account) -> None:
+    install_default_prices()
+    upload = SimpleUploadedFile("a.txt", b"text", content_type="text/plain")
+
+    answer = console.post("/admin/submit/?agent=document.digest&dry_run=1", form_for(account, **{"input.file": upload}))
+
+    assert "It would cost about" in answer.content.decode()
+    assert not StoredFile.objects.exists()
+
+
+def test_no_money_is_said_at_the_account_in_credits_with_the_end_of_the_period(
+    console: Client, account: Account
+) -> None:
+    Account.objects.filter(pk=account.pk).update(limit=500)
+
+    page = console.post(EMIT, form_for(account)).content.decode()
+
+    assert "has 0.0005 of 0.0005 credits available; this run needs 0.001; the period ends at " in page

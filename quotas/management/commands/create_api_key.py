@@ -4,10 +4,8 @@ import datetime as dt
 from typing import Any
 
 from django.core.management.base import CommandParser
-from django.db import transaction
 from django.utils import timezone
 
-from quotas import audit
 from quotas.api_keys import create_api_key
 from quotas.command import DONE, InstanceCommand
 from quotas.models import ApiKey
@@ -35,15 +33,9 @@ class Command(InstanceCommand):
             self.usage(f"--expires-days must be 1 to {DAYS_MAX}.")
         expires_at = None if days is None else timezone.now() + dt.timedelta(days=days)
         account = self.account
-        with transaction.atomic():
-            row, raw = create_api_key(account=account, name=options["name"], scopes=scopes, expires_at=expires_at)
-            audit.record(
-                actor=self.actor,
-                action="api_key.create",
-                target_type="api_key",
-                target_id=row.prefix,
-                after={"name": row.name, "scopes": row.scopes, "account": account.name},
-            )
+        row, raw = create_api_key(
+            account=account, name=options["name"], scopes=scopes, expires_at=expires_at, actor=self.actor
+        )
         if self.as_json:
             facts = {"account": account.name, "name": row.name, "scopes": row.scopes}
             self.emit({"key": raw, "prefix": row.prefix, **facts, "expires_at": expires_at})

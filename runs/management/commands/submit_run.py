@@ -1,8 +1,8 @@
-"""`submit_run AGENT --input JSON|@FILE [--file FIELD=PATH] [--watch]`: submit a run, and follow it if asked.
+"""`submit_run AGENT --input JSON|@FILE [--file FIELD=PATH] [--watch | --dry-run]`: submit a run, follow it if asked.
 
-Exit codes: 0 accepted (with --watch: succeeded), 1 failed, 2 wrong usage or refused, 3 cancelled or interrupted,
-4 no instance, 130 stopped watching (the run goes on). With `--json`: the run as one line; with --watch, its events
-before it.
+Exit codes: 0 accepted (with --watch: succeeded), 1 failed (with --dry-run: a limit is hit), 2 wrong usage or refused,
+3 cancelled or interrupted, 4 no instance, 130 stopped watching (the run goes on). With `--json`: the run as one line;
+with --watch, its events before it; with --dry-run what the API answers.
 """
 
 import sys
@@ -13,16 +13,19 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import CommandParser
 
-from quotas.command import DONE
+from quotas.command import DONE, FAILED, micro
 from quotas.json_rules import parse
 from quotas.models import Priority
 from runs.agents import OVERRIDES, AgentSpec
 from runs.command import RunCommand, run_facts
+from runs.ids import new_run_id
 from runs.models import OnLost
 from runs.serializers import SubmitIn, body_digest
+from runs.services.asking import find_spec
+from runs.services.dry_run import Preview, preview_run
 from runs.services.files import clean_name, store_upload
 from runs.services.overrides import ON_BUSY
-from runs.services.submit import find_spec, submit_run
+from runs.services.submit import submit_run
 from runs.uploads import HEAD_BYTES, UploadTooLarge, type_of
 from runs.watch import Watcher
 
@@ -58,14 +61,19 @@ class Command(RunCommand):
         parser.add_argument("--max-attempts", type=int, metavar="N", help=f"how often it is tried, {may}")
         parser.add_argument("--on-lost", choices=OnLost.values, help=f"what to do when its worker is lost, {may}")
         parser.add_argument("--idempotency-key", help="the same key and input answer the first run")
-        parser.add_argument("--watch", action="store_true", help="follow the run until it ends")
+        then = parser.add_mutually_exclusive_group()
+        then.add_argument("--watch", action="store_true", help="follow the run until it ends")
+        then.add_argument("--dry-run", action="store_true", help="tell estimate and limits, and submit nothing")
 
     def run(self, options: dict[str, Any]) -> int:
         spec = find_spec(options["agent"])
         run_input = self._input(options["input"])
         for text in options["file"]:
-            self._add_file(spec, run_input, text)
+            self._add_file(spec, run_input, text, is_kept=not options["dry_run"])
         body = self._body(options, run_input)
+        if options["dry_run"]:
+            files_follow = bool(options["file"])
+            return self._tell(preview_run(account=self.account, actor=self.actor, files_follow=files_follow, **body))
         submitted = submit_run(
             account=self.account,
             actor=self.actor,
@@ -83,6 +91,22 @@ class Command(RunCommand):
         self.say(f"run {run.id}")
         watcher = Watcher(run.id, account=self.account, write=self.write_raw, as_json=self.as_json)
         return watcher.watch()
+
+    def _tell(self, found: Preview) -> int:
+        """Say what a submit would be answered. Returns the exit code."""
+        if self.as_json:
+            self.emit(found.facts)
+        account, free = found.account, found.facts["available"]
+        self.say(f"estimate: {micro(found.estimate)} credits ({found.estimate} micro-units)")
+        self.say(f"account {account.name}: {micro(free)} of {micro(account.limit)} credits available")
+        if found.is_allowed:
+            place = "" if found.queue_position is None else f", as number {found.queue_position} of {found.run.queue}"
+            self.say(f"It would be {found.state}{place}.")
+            return DONE
+        self.say("It would be refused:")
+        for refusal in found.limits_hit:
+            self.say(f"  {refusal.code}: {refusal.message}")
+        return FAILED
 
     def _body(self, options: dict[str, Any], run_input: Any) -> dict[str, Any]:
         """Return the body that the API would have got, checked by the same rules."""
@@ -108,7 +132,8 @@ class Command(RunCommand):
         except OSError as error:
             self.usage(f"--input: cannot read {given[1:]}: {error.strerror}.")
 
-    def _add_file(self, spec: AgentSpec, run_input: Any, text: str) -> None:
+    def _add_file(self, spec: AgentSpec, run_input: Any, text: str, *, is_kept: bool) -> None:
+        """Upload a file and put its id into the input; one that is not kept is only looked at."""
         field, path = self._field_and_path(spec, text)
         if not isinstance(run_input, dict):
             self.usage("--file needs an input that is a JSON object.")
@@ -122,8 +147,10 @@ class Command(RunCommand):
             raise UploadTooLarge(limit=settings.UPLOAD_LIMIT)
         name = clean_name(path.name)
         kind = type_of(name, "", head)
-        stored = store_upload(account=self.account, name=name, content_type=kind, chunks=_pieces(path))
-        run_input[field] = str(stored.pk)
+        file_id = new_run_id()
+        if is_kept:
+            file_id = store_upload(account=self.account, name=name, content_type=kind, chunks=_pieces(path)).pk
+        run_input[field] = str(file_id)
 
     def _field_and_path(self, spec: AgentSpec, text: str) -> tuple[str, Path]:
         field, equals, path = text.partition("=")

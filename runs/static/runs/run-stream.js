@@ -16,7 +16,8 @@
  *   base         address of the server, default: this page's
  *   key          an API key, sent as a subprotocol or header, never in an address
  *   account      name of the account to act for, with a browser session
- *   ticket       async () => a single-use ticket (POST /api/v1/runs/<id>/ticket); asked before every connection
+ *   ticket       async () => a single-use ticket (POST /api/v1/runs/<id>/ticket); asked before every socket. It opens
+ *                sockets only, so there is no SSE to fall back on
  *   transport    "auto" (default), "websocket" or "sse"
  *
  * After the terminal event the stream ends by itself. `stop()` ends it early; it never cancels the run; `cancel()` does.
@@ -174,9 +175,10 @@ export class RunStream {
       return;
     }
     this._setStatus(this.failures ? "reconnecting" : "connecting");
-    const sse = this.transport === "sse" || (this.transport === "auto" && this.socketFailures >= SOCKET_TRIES);
+    const mayFall = this.transport === "auto" && !this.options.ticket;
+    const sse = this.transport === "sse" || (mayFall && this.socketFailures >= SOCKET_TRIES);
     const open = sse ? () => this._readSse() : () => this._openSocket();
-    if (!this.options.ticket) {
+    if (sse || !this.options.ticket) {
       open();
       return;
     }
@@ -286,7 +288,7 @@ export class RunStream {
     if (this.options.key) {
       headers.Authorization = `Bearer ${this.options.key}`;
     }
-    if (this.options.account && !this.ticket) {
+    if (this.options.account) {
       headers["X-AgentOps-Account"] = this.options.account;
     }
     try {
@@ -328,6 +330,8 @@ export class RunStream {
     const data = lines.filter((line) => line.startsWith("data:")).map((line) => line.slice(5).replace(/^ /, ""));
     if (name && name.slice(6).trim() === "end") {
       this._end();
+    } else if (name && name.slice(6).trim() === "error") {
+      this._finish("refused"); // the key, the sign-in or the membership has ended
     } else if (data.length) {
       this._text(data.join("\n"));
     }

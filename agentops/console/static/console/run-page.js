@@ -8,7 +8,15 @@ const FACTS_MS = 5000;
 const FACTS_SOON_MS = 250;
 const SAY_MS = 5000;
 const MERGED = new Set(["output.delta", "run.progress"]);
-const NOTABLE = new Set(["gap", "output.rollback", "run.retrying", "run.retaken", "run.handed_back"]);
+const NOTABLE = new Set([
+  "gap",
+  "output.rollback",
+  "run.retrying",
+  "run.retaken",
+  "run.handed_back",
+  "budget.warning",
+  "budget.extended",
+]);
 
 const config = JSON.parse(document.getElementById("run-config").textContent);
 const byId = (id) => document.getElementById(id);
@@ -213,6 +221,12 @@ function summary(event, merged) {
   if (event.kind === "run.retrying" || event.kind === "run.retaken") {
     return retryText(data);
   }
+  if (event.kind === "budget.warning") {
+    return `${credits(data.spent)} of ${credits(data.budget)} reserved credits are spent.`;
+  }
+  if (event.kind === "budget.extended") {
+    return `${credits(data.spent)} credits are spent; ${credits(data.budget)} are reserved now, not ${credits(data.from)}.`;
+  }
   if (event.kind === "run.scheduled") {
     return `Begins ${whenText(data)}.`;
   }
@@ -221,6 +235,11 @@ function summary(event, merged) {
   }
   const text = JSON.stringify(data);
   return text === "{}" ? "" : text.length > 600 ? `${text.slice(0, 600)}…` : text;
+}
+
+/* Micro-units as credits. */
+function credits(amount) {
+  return (Number(amount) / 1e6).toLocaleString("en", { maximumFractionDigits: 6 });
 }
 
 function setTime(target, event) {

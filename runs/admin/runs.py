@@ -13,34 +13,13 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from quotas.admin_base import ReadOnlyAdmin
+from quotas.admin_filters import TextFilter
 from quotas.display import between, credits_of, moment, pill, short, span
 from runs.agents import list_agents
 from runs.models import Run
 from runs.states import RunState
 
 LARGE = ("input_json", "result_json", "error", "usage", "metadata", "tags")
-
-
-class TextFilter(admin.SimpleListFilter):
-    """A filter one types into. Subclasses say what to look for."""
-
-    template = "admin/text_filter.html"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
-        return [("", "")]  # a filter without choices is not shown at all
-
-    def choices(self, changelist: Any) -> Any:
-        """Yield one choice that carries the other parameters of the list, for the form's hidden fields."""
-        others = {key: value for key, value in changelist.get_filters_params().items() if key != self.parameter_name}
-        yield {
-            "selected": self.value() is None,
-            "others": [(key, one) for key, many in others.items() for one in _each(many)],
-            "query": changelist.query,
-        }
-
-
-def _each(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
 
 
 class SessionFilter(TextFilter):
