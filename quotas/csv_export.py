@@ -19,7 +19,10 @@ from quotas.errors import AccessEnded
 from quotas.standing import Standing, rights_of
 
 CONTENT_TYPE = "text/csv; charset=utf-8"
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # what makes a spreadsheet compute a cell, or hides what does
+# What makes a spreadsheet compute a cell, also in full width; what it may pass over before it; what hides it.
+FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+PASSED_OVER = "\u200b\u200c\u200d\u2060\ufeff"
+HIDING = ("\t", "\r", "\n")
 Pieces = Iterable[list[list[Any]]]
 LOOK_SECONDS = 2.0  # between two looks at whether the asker is still let in
 SPOOLED_BYTES = 1024 * 1024  # of a file kept in memory; what is longer goes to the disk
@@ -48,7 +51,13 @@ def cell(value: Any) -> Any:
             return value.astimezone(dt.UTC).isoformat()
         case _:
             text = str(value)
-            return f"'{text}" if text.lstrip(" ").startswith(FORMULA) else text
+            return f"'{text}" if text.startswith(HIDING) or _begins(text).startswith(FORMULA) else text
+
+
+def _begins(text: str) -> str:
+    """Return the text from its first character that a spreadsheet would look at."""
+    at = next((n for n, letter in enumerate(text) if not (letter.isspace() or letter in PASSED_OVER)), 0)
+    return text[at:]
 
 
 def csv_response(

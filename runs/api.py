@@ -43,6 +43,8 @@ RUN_OR_DRY_RUN = PolymorphicProxySerializer("RunOrDryRun", [RunOut, DryRunOut], 
 
 def shown(run: Run) -> RunOut:
     """Return the run's full JSON with its hold and attempts."""
+    if run.fence == 1:  # as submitted: of what has begun since this row was read nothing is mixed in
+        return RunOut(run, context={"hold": run.budget, "attempts": [], "estimate": run.budget, "ledger_line": None})
     hold = holds_of([run.id]).get(run.id)
     found = {"hold": hold and hold.amount, "attempts": attempts_of(run.id), "estimate": estimate_at_submit(run)}
     found["ledger_line"] = settle_line_of(run.id) if run.is_terminal else None
