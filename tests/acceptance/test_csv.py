@@ -15,7 +15,7 @@ from tests.probes import Stack
 pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
 
 
-@pytest.mark.skipif(connection.vendor != "sqlite", reason="no other database takes a line that cannot be read")
+@pytest.mark.sqlite_only  # no other database takes a line that cannot be read
 def test_a_file_that_fails_in_its_middle_is_broken_off_and_the_server_goes_on(stack: Stack) -> None:
     account = builders.make_account("acme")
     key = builders.make_api_key(account)[1]

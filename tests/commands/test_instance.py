@@ -19,10 +19,9 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.sqlite_only  # a file that is missing
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_instance_is_one_clear_sentence(manage, monkeypatch, command):
-    if connection.vendor != "sqlite":
-        pytest.skip("a missing SQLite file is what this is about")
     monkeypatch.setitem(connection.settings_dict, "NAME", str(settings.DATA_DIR / "nowhere.sqlite3"))
 
     ran = manage(*command)

@@ -222,7 +222,7 @@ def test_a_key_is_found_by_its_prefix_in_its_account_only(account, other_account
     assert raw.split("_", 2)[2] not in refused.value.message
 
 
-@pytest.mark.skipif(connection.vendor != "sqlite", reason="how a database is made to refuse a write")
+@pytest.mark.sqlite_only  # it can be made to refuse every write
 def test_only_a_lock_is_no_reason_to_fail_when_the_last_use_is_written(account):
     _, raw = builders.make_api_key(account)
     connection.connection.execute("PRAGMA query_only = ON")

@@ -29,7 +29,7 @@ def test_every_attempt_leaves_its_start_and_end(settings):
 
     assert done.result == {"slept": 0.01}
     start, end = lines(settings)
-    assert set(start) == {"agent", "run", "attempt", "fence", "worker", "phase", "monotonic", "wall"}
+    assert set(start) == {"agent", "run", "attempt", "fence", "worker", "phase", "cost", "monotonic", "wall"}
     assert (start["phase"], end["phase"]) == ("start", "end")
     assert (start["attempt"], start["agent"], start["run"]) == (3, "probe.sleep", end["run"])
     assert end["monotonic"] - start["monotonic"] >= 0.01
