@@ -72,6 +72,14 @@ class Watch:
         return [p for p in self.tail if events.split_id(p[0]["id"]) > floor]
 
 
+def _goes_on() -> bool:
+    """Raise CancelledError in a task that was cancelled before: the client swallows it while it connects."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+    return True
+
+
 class Hub:
     """The watches of one event loop, and the two coroutines that feed them."""
 
@@ -136,7 +144,7 @@ class Hub:
     # -- hearing ---------------------------------------------------------------------------------------------------
     async def _hear(self) -> None:
         """Keep the subscriptions equal to what is watched, and turn messages into marks. Reconnects by itself."""
-        while True:
+        while _goes_on():
             try:
                 async with broker.hub_client().pubsub() as pubsub:
                     await self._hear_on(pubsub)
@@ -148,16 +156,16 @@ class Hub:
     async def _hear_on(self, pubsub: Any) -> None:
         subscribed: set[str] = set()
         self._channels_changed.set()
-        while True:
+        while _goes_on():
             if self._channels_changed.is_set():
                 self._channels_changed.clear()
                 subscribed = await self._resubscribe(pubsub, subscribed)
-            if not subscribed:
+            elif not subscribed:
                 await self._channels_changed.wait()
-                continue
-            message = await pubsub.get_message(ignore_subscribe_messages=True, timeout=0.05)
-            if message is not None:
-                self._heard(message["channel"].decode(), message["data"])
+            else:
+                message = await pubsub.get_message(ignore_subscribe_messages=True, timeout=0.05)
+                if message is not None:
+                    self._heard(message["channel"].decode(), message["data"])
 
     async def _resubscribe(self, pubsub: Any, subscribed: set[str]) -> set[str]:
         wanted = {keys.run_wake(run_id) for run_id in self._watches} | set(self._bells)
@@ -183,7 +191,7 @@ class Hub:
 
     # -- reading ---------------------------------------------------------------------------------------------------
     async def _read(self) -> None:
-        while True:
+        while _goes_on():
             await self._work.wait()
             self._work.clear()
             dirty, self._dirty = self._dirty, set()

@@ -71,3 +71,22 @@ async def test_a_session_viewer_that_leaves_is_forgotten_at_once():
     await frames.aclose()
 
     assert run.pk not in hub.current()._watches
+
+
+def test_the_hub_ends_whenever_it_is_cancelled():
+    """The client swallows a cancellation that comes while it connects: the task would wait for ever."""
+    run = builders.make_run(RunState.RUNNING, session="talk", session_number=1)
+
+    async def begin() -> set[asyncio.Task[None]]:
+        frames = follow.follow_session(run.account_id, "talk", "")
+        await anext(frames)
+        await frames.aclose()
+        return asyncio.all_tasks() - {asyncio.current_task()}
+
+    for _ in range(60):
+        with asyncio.Runner() as runner:
+            tasks = runner.run(begin())
+            for task in tasks:
+                task.cancel()
+            assert tasks
+            assert not runner.run(asyncio.wait(tasks, timeout=10))[1]
