@@ -9,6 +9,7 @@ import getpass
 import io
 import json
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -27,7 +28,7 @@ NOT_A_TERMINAL = 400  # columns of a table that goes to a file or a pipe
 DONE, FAILED, REFUSED, CANCELLED, NO_INSTANCE, STOPPED = 0, 1, 2, 3, 4, 130
 
 
-class InstanceCommand(BaseCommand):
+class InstanceCommand(BaseCommand, ABC):
     """A command against an instance that exists. Subclasses write `run`, which returns the exit code."""
 
     requires_system_checks: list[str] = []
@@ -51,9 +52,9 @@ class InstanceCommand(BaseCommand):
         if code != DONE:
             raise SystemExit(code)
 
+    @abstractmethod
     def run(self, options: dict[str, Any]) -> int:
         """Do the work and return the exit code."""
-        raise NotImplementedError
 
     def find_instance(self) -> None:
         """Stop with one sentence unless the database of an instance is there."""

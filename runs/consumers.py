@@ -6,6 +6,7 @@ cancels a run.
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
 from contextlib import suppress
 from typing import Any
@@ -76,7 +77,7 @@ class Window:
         return True
 
 
-class StreamConsumer(AsyncWebsocketConsumer):
+class StreamConsumer(AsyncWebsocketConsumer, ABC):
     """What the run and the session socket share: authentication, the window, client frames, closing."""
 
     caller: Caller
@@ -108,9 +109,9 @@ class StreamConsumer(AsyncWebsocketConsumer):
             self.stay = rounds.current().open(standing, Rights(self.caller.scopes))
             self._tasks = [asyncio.create_task(self._pump(frames)), asyncio.create_task(self._leave_when_ended())]
 
+    @abstractmethod
     async def open_stream(self, cursor: str) -> Any:
         """Return the frames after the cursor, or raise a Refusal."""
-        raise NotImplementedError
 
     async def disconnect(self, code: int) -> None:  # noqa: ARG002  Channels' signature
         if self in live:
