@@ -13,11 +13,12 @@ from typing import Any
 
 from csp.constants import NONE, SELF
 
-from agentops import __version__, env
+from agentops import __version__, env, quick_start  # noqa: F401  before whatever imports structlog
 from agentops.logs import configure_structlog
 from quotas import masking
 
 AGENTOPS_VERSION = __version__
+AGENTOPS_RELEASE = env.text("AGENTOPS_RELEASE") or __version__
 BASE_DIR = Path(__file__).resolve().parent.parent
 DATA_DIR = Path(env.text("AGENTOPS_DATA_DIR", "data")).absolute()
 
@@ -164,6 +165,7 @@ def _database() -> dict[str, Any]:
 
 DATABASES = {"default": _database()}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+SILENCED_SYSTEM_CHECKS = ["models.W037"]  # that MariaDB and MySQL leave out an index with a condition is meant
 
 # -- Redis: the transport ---------------------------------------------------------------------------
 REDIS_URL = env.text("REDIS_URL") or INSTANCE.get("redis_url") or f"unix://{DATA_DIR}/valkey.sock"
@@ -271,7 +273,11 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "COMPONENT_SPLIT_REQUEST": True,
-    "ENUM_NAME_OVERRIDES": {"OnLostEnum": "runs.models.OnLost"},
+    "ENUM_NAME_OVERRIDES": {
+        "OnLostEnum": "runs.models.OnLost",
+        "RunStateEnum": "runs.states.RunState",
+        "CaseStateEnum": "workers.models.Case.State",
+    },
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
         "runs.openapi.add_event_streams",

@@ -2,26 +2,31 @@
 
 Every request's tokens are counted as the provider reports them. What a broken or cancelled request cost is not
 reported by anybody, so it is estimated: work that was done is never free.
+
+The client library takes a second of CPU to import. Who asks a model pays it, in a thread; a web process never does.
 """
 
+import asyncio
 from array import array
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, cast
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-import openai
 from django.conf import settings
-from openai import AsyncOpenAI, AsyncStream
-from openai.types import CompletionUsage
-from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam
 
 from runs.outcomes import ErrorClass, Fatal, Retryable
 from workers.agents.provider_errors import in_our_words
 from workers.usage import Usage
 
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI, AsyncStream
+    from openai.types import CompletionUsage
+    from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam
+
 HOSTED = "https://api.openai.com/v1"
-TIMEOUT = openai.Timeout(connect=10, read=300, write=60, pool=10)  # seconds; read: between two tokens
+TIMEOUT = {"connect": 10, "read": 300, "write": 60, "pool": 10}  # seconds; read: between two tokens
 LETTERS_PER_TOKEN = 4  # a usual figure, for what the provider did not report
 
 
@@ -45,12 +50,12 @@ class Answer:
 
     text: str = ""
     finish_reason: str | None = None
-    reported: CompletionUsage | None = None
+    reported: "CompletionUsage | None" = None
     pieces: int = 0
 
 
 @asynccontextmanager
-async def connect() -> AsyncIterator[AsyncOpenAI]:
+async def connect() -> "AsyncIterator[AsyncOpenAI]":
     """Yield a client and close it whatever happens. Raises Fatal(not_configured) where no endpoint is set."""
     if not settings.OPENAI_BASE_URL and not settings.OPENAI_API_KEY:
         raise Fatal(
@@ -58,12 +63,13 @@ async def connect() -> AsyncIterator[AsyncOpenAI]:
             "and restart the workers, or start with `./run up` without --no-model, which brings a local model.",
             ErrorClass.NOT_CONFIGURED,
         )
+    openai = await asyncio.to_thread(import_module, "openai")
     # Retries belong to the run protocol; the client's own would spend money that nobody counted.
-    async with AsyncOpenAI(
+    async with openai.AsyncOpenAI(
         base_url=settings.OPENAI_BASE_URL or HOSTED,
         api_key=settings.OPENAI_API_KEY or "none",
         max_retries=0,
-        timeout=TIMEOUT,
+        timeout=openai.Timeout(**TIMEOUT),
         # Servers close a kept connection after so many requests or seconds; a request sent into that moment is lost.
         default_headers={"Connection": "close"},
     ) as client:
@@ -71,7 +77,7 @@ async def connect() -> AsyncIterator[AsyncOpenAI]:
 
 
 async def stream_chat(
-    client: AsyncOpenAI, usage: Usage, request: ChatRequest, on_text: Callable[[str], None]
+    client: "AsyncOpenAI", usage: Usage, request: ChatRequest, on_text: Callable[[str], None]
 ) -> Answer:
     """Ask, call `on_text` for every piece as it arrives, and return the whole answer.
 
@@ -94,7 +100,9 @@ async def stream_chat(
     return answer
 
 
-async def _open(client: AsyncOpenAI, request: ChatRequest) -> AsyncStream[ChatCompletionChunk]:
+async def _open(client: "AsyncOpenAI", request: ChatRequest) -> "AsyncStream[ChatCompletionChunk]":
+    from openai import BadRequestError  # noqa: PLC0415  imported by now: connect() did
+
     options: dict[str, Any] = {"max_tokens": request.max_tokens, **request.tuning}
     if request.temperature is not None:
         options["temperature"] = request.temperature
@@ -107,7 +115,7 @@ async def _open(client: AsyncOpenAI, request: ChatRequest) -> AsyncStream[ChatCo
                 stream_options={"include_usage": True},
                 **options,
             )
-        except openai.BadRequestError as refusal:
+        except BadRequestError as refusal:
             if not _without(options, refusal.param, request):
                 raise
         else:
@@ -123,7 +131,7 @@ def _without(options: dict[str, Any], refused: str | None, request: ChatRequest)
     return refused in request.tuning and options.pop(refused, None) is not None
 
 
-def _take(answer: Answer, chunk: ChatCompletionChunk, on_text: Callable[[str], None]) -> None:
+def _take(answer: Answer, chunk: "ChatCompletionChunk", on_text: Callable[[str], None]) -> None:
     if chunk.usage is not None:
         answer.reported = chunk.usage
     for choice in chunk.choices or ():
@@ -158,7 +166,7 @@ def _part(count: int | None, whole: int) -> int:
     return min(max(0, count or 0), whole)
 
 
-async def embed(client: AsyncOpenAI, usage: Usage, model: str, texts: Sequence[str]) -> list[Vector]:
+async def embed(client: "AsyncOpenAI", usage: Usage, model: str, texts: Sequence[str]) -> list[Vector]:
     """Return one vector (float32) for each text, in order. Raises Retryable, Fatal, InvalidInput."""
     with in_our_words(model):
         reply = await client.embeddings.create(model=model, input=list(texts), encoding_format="float")

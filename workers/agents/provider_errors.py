@@ -4,12 +4,15 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-import openai
 from django.conf import settings
 
 from runs.outcomes import ErrorClass, Fatal, InvalidInput, Retryable
+
+if TYPE_CHECKING:
+    from openai import APIError, APIStatusError
 
 MESSAGE_MAX = 300
 KEY_LIKE = re.compile(r"\b(?:sk|pk|key|Bearer)[-_ ][\w*.-]{6,}", re.IGNORECASE)
@@ -30,6 +33,8 @@ def in_our_words(model: str) -> Iterator[None]:
 
     The original is not chained: its request and response may carry the key and the account.
     """
+    import openai  # noqa: PLC0415  imported by now: its client is there
+
     try:
         yield
     except openai.APIStatusError as error:
@@ -49,7 +54,7 @@ def in_our_words(model: str) -> Iterator[None]:
         ) from None
 
 
-def _of_status(model: str, error: openai.APIStatusError) -> Fatal | Retryable:
+def _of_status(model: str, error: "APIStatusError") -> Fatal | Retryable:
     status = error.status_code
     if status in {401, 403}:
         # The provider's sentence is left out: it often repeats a part of the key.
@@ -73,7 +78,7 @@ def _of_status(model: str, error: openai.APIStatusError) -> Fatal | Retryable:
     return _of_text(model, _message(error.body, error), status)
 
 
-def _retry_after(error: openai.APIStatusError) -> float | None:
+def _retry_after(error: "APIStatusError") -> float | None:
     """Return the seconds the provider asks to wait; None where it says nothing, or a date."""
     try:
         seconds = float(error.response.headers.get("retry-after", ""))
@@ -97,7 +102,7 @@ def _provider(message: str) -> Retryable:
     return Retryable(message, error_class=ErrorClass.PROVIDER_TRANSIENT)
 
 
-def _message(body: object, error: openai.APIError) -> str:
+def _message(body: object, error: "APIError") -> str:
     inner = body.get("error", body) if isinstance(body, dict) else body
     said = inner.get("message") if isinstance(inner, dict) else inner
     return said if isinstance(said, str) and said else error.message

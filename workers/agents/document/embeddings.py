@@ -4,14 +4,16 @@ import asyncio
 import hashlib
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
 from django.core.cache import cache
-from openai import AsyncOpenAI
 
 from workers.agents.provider import Vector, embed
 from workers.usage import Usage
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
 
 KEPT_SECONDS = 24 * 3600
 BATCH = 16  # texts a request: small enough that progress moves and a cancel is soon
@@ -24,7 +26,7 @@ Vectors: TypeAlias = dict[str, Vector]
 class Embeddings:
     """The vectors of one document's texts. `made` counts those that no earlier run had left in the cache."""
 
-    def __init__(self, client: AsyncOpenAI, usage: Usage, model: str) -> None:
+    def __init__(self, client: "AsyncOpenAI", usage: Usage, model: str) -> None:
         self.vectors: Vectors = {}
         self.made = 0
         self._client = client

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from io import BytesIO
-
-from pypdf import PdfReader
-from pypdf.errors import DependencyError, PyPdfError
+from typing import TYPE_CHECKING
 
 from runs.outcomes import InvalidInput
+
+if TYPE_CHECKING:
+    from pypdf import PdfReader
 
 PAGES_MAX = 2000
 CHARACTERS_MAX = 4_000_000
@@ -71,6 +72,10 @@ def _checked(document: Document) -> Document:
 
 # -- PDF ------------------------------------------------------------------------------------------------------------
 def _read_pdf(data: bytes, name: str, stopped: Callable[[], bool]) -> Document:
+    # A third of a second of CPU that no process spends before its first PDF.
+    from pypdf import PdfReader  # noqa: PLC0415
+    from pypdf.errors import DependencyError  # noqa: PLC0415
+
     try:
         reader = PdfReader(BytesIO(data))
         count = _open_pages(reader, name)
@@ -79,7 +84,7 @@ def _read_pdf(data: bytes, name: str, stopped: Callable[[], bool]) -> Document:
         raise
     except DependencyError as error:
         raise InvalidInput(f"{name} is protected in a way that cannot be opened here.") from error
-    except (PyPdfError, Exception) as error:
+    except Exception as error:
         raise InvalidInput(f"{name} is not a readable PDF ({type(error).__name__}).") from error
     text = clean(_joined(_without_repeated_lines(pages)))
     if not text.strip():
@@ -89,7 +94,7 @@ def _read_pdf(data: bytes, name: str, stopped: Callable[[], bool]) -> Document:
     return Document(name, unicodedata.normalize("NFKC", _hyphenated.sub(r"\1", text)), count)
 
 
-def _open_pages(reader: PdfReader, name: str) -> int:
+def _open_pages(reader: "PdfReader", name: str) -> int:
     """Return the number of pages of a PDF that anybody may open."""
     if reader.is_encrypted and not reader.decrypt(""):
         raise InvalidInput(f"{name} is protected by a password. Remove the protection and send it again.")
@@ -99,7 +104,7 @@ def _open_pages(reader: PdfReader, name: str) -> int:
     return count
 
 
-def _page_texts(reader: PdfReader, stopped: Callable[[], bool]) -> list[list[str]]:
+def _page_texts(reader: "PdfReader", stopped: Callable[[], bool]) -> list[list[str]]:
     """Return the lines of each page, top to bottom."""
     pages: list[list[str]] = []
     size = 0

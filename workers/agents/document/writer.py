@@ -7,8 +7,7 @@ answer is trimmed to sentences, and where nothing usable is left the text's own 
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-from openai import AsyncOpenAI
+from typing import TYPE_CHECKING
 
 from workers.agents.document.split import sentences_of
 from workers.agents.document.stopwords import STOPWORDS
@@ -16,6 +15,9 @@ from workers.agents.provider import ChatRequest, stream_chat
 from workers.agents.provider_errors import WindowExceeded
 from workers.agents.tokens import tokens_of
 from workers.usage import Usage
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
 
 SUMMARY_TOKENS = 80
 OVERALL_TOKENS = 140
@@ -48,7 +50,7 @@ class Room:
 class Writer:
     """Asks the model, one small prompt after the other. `calls` counts the requests that were answered."""
 
-    def __init__(self, client: AsyncOpenAI, usage: Usage, *, model: str, window: int, language: str) -> None:
+    def __init__(self, client: "AsyncOpenAI", usage: Usage, *, model: str, window: int, language: str) -> None:
         self.room = Room.of(window)
         self.calls = 0
         self._client = client
