@@ -1,4 +1,4 @@
-"""Tables as CSV files: streamed in pieces on both kinds of server, and safe to open in a spreadsheet."""
+"""Tables as files: streamed in pieces on both kinds of server; CSV is safe to open in a spreadsheet."""
 
 import csv
 import datetime as dt
@@ -71,16 +71,26 @@ def csv_response(
 ) -> StreamingHttpResponse:
     """Return the response that sends a header row and then the rows, piece after piece as they are read.
 
-    `in_one_go`: the pieces are of one query, which is read to its end before they are sent. A connection that breaks
-    off before the end means that rows are missing: there is no length to check. So ends one whose asker is let in no
-    more.
+    `in_one_go`: the pieces are of one query, which is read to its end before they are sent.
     """
     texts = _texts(columns, pieces)
-    texts = _while_let_in(_spooled(texts) if in_one_go else texts, standing)
+    texts = _spooled(texts) if in_one_go else texts
+    return file_response(request, name=f"{name}.csv", content_type=CONTENT_TYPE, texts=texts, standing=standing)
+
+
+def file_response(
+    request: HttpRequest, *, name: str, content_type: str, texts: Iterator[str], standing: Standing
+) -> StreamingHttpResponse:
+    """Return the response that sends texts as a file, as they come.
+
+    A connection that breaks off before the end means that some are missing: there is no length to check. So ends one
+    whose asker is let in no more.
+    """
+    texts = _while_let_in(texts, standing)
     # Under ASGI Django would read a plain iterator to its end before the first byte is sent.
     body = _in_threads(texts) if isinstance(request, ASGIRequest) else texts
-    response = StreamingHttpResponse(body, content_type=CONTENT_TYPE)
-    response["Content-Disposition"] = f'attachment; filename="{name}.csv"'
+    response = StreamingHttpResponse(body, content_type=content_type)
+    response["Content-Disposition"] = f'attachment; filename="{name}"'
     response["X-Content-Type-Options"] = "nosniff"
     response["Cache-Control"] = "private, no-store"
     return response

@@ -3,12 +3,12 @@
 import datetime as dt
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from django.conf import settings
 from django.db import DatabaseError, Error, InterfaceError, OperationalError, connection, transaction
-from django.db.models import CharField, DateTimeField, F, Func, Model, Q, Value
+from django.db.models import CharField, DateTimeField, F, Func, Model, Q, QuerySet, Value
 from django.db.models.expressions import Expression
 from django.db.models.functions import Now
 from django.db.models.lookups import Exact
@@ -16,6 +16,7 @@ from django.db.models.lookups import Exact
 from quotas.errors import Busy
 
 T = TypeVar("T")
+PIECE = 500  # rows read at once of what is read to its end, however many there are
 _jitter = threading.Event()  # never set: a wait on it is an interruptible pause
 
 # SQLSTATEs of PostgreSQL: serialization failure, deadlock, lock not available; errno of MySQL: deadlock, lock wait.
@@ -135,3 +136,12 @@ class _Bytes(Func):
 def by_bytes(text: Any) -> Func:
     """Return an expression: a text that compares, groups and sorts by its UTF-8 bytes, as Python sorts texts."""
     return _Bytes(text)
+
+
+def newest_first(rows: QuerySet[Any]) -> Iterator[list[Any]]:
+    """Yield all rows of a query from the highest id down: never more than PIECE in memory."""
+    rows = rows.order_by("-id")
+    piece = list(rows[:PIECE])
+    while piece:
+        yield piece
+        piece = list(rows.filter(id__lt=piece[-1].pk)[:PIECE])

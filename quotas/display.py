@@ -9,6 +9,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 MICRO_IN_CREDIT = 1_000_000
+TEXT_SHOWN = 30_000  # characters of one text of a run on its page; the raw JSON and the API have all
 NOTHING = "–"  # noqa: RUF001  an en dash reads as "no value"; a hyphen reads as minus
 
 # Every word that gets a colour of its own. Anything else is shown neutral.
@@ -18,12 +19,17 @@ TONES = {
     "settled": "good",
     "live": "good",
     "requeued": "good",
+    "resolved": "good",
     "running": "busy",
+    "assigned": "busy",
     "active": "busy",
     "queued": "wait",
     "scheduled": "wait",
     "waiting": "wait",
     "draining": "warn",
+    "paused": "warn",
+    "refused": "warn",
+    "accepted": "good",
     "interrupted": "warn",
     "expired": "warn",
     "overdraft": "warn",
@@ -99,13 +105,22 @@ def pretty(value: Any) -> str:
 
 
 def pretty_text(text: str | None) -> str:
-    """Return a JSON text indented; a text that is no JSON is shown as it is."""
+    """Return a JSON text indented, its middle left out where it is very long; no JSON is shown as it is."""
     if text is None:
         return ""
     try:
-        return pretty(json.loads(text))
+        return excerpt(pretty(json.loads(text)))
     except ValueError:
+        return excerpt(text)
+
+
+def excerpt(text: str) -> str:
+    """Return the beginning and the end of a text that no browser lays out in time: a megabyte takes half a minute."""
+    if len(text) <= TEXT_SHOWN:
         return text
+    half = TEXT_SHOWN // 2
+    left = f"{len(text) - TEXT_SHOWN:,}"
+    return f"{text[:half]}\n\n[… {left} characters left out here …]\n\n{text[-half:]}"
 
 
 def usage_rows(usage: Any) -> list[list[str]]:

@@ -34,13 +34,19 @@ def figures_of(accounts: QuerySet[Account]) -> list[Figures]:
     # A join, so that the open holds are read once, and not all that an account ever had.
     joined = accounts.annotate(open=FilteredRelation("holds", condition=Q(holds__state__in=Hold.OPEN)))
     rows = joined.annotate(
-        counted_spent=Coalesce(Subquery(booked, output_field=BigIntegerField()), 0),
+        # Bare: within a COALESCE it would be grouped by, and so added up again for every open hold.
+        counted_spent=Subquery(booked, output_field=BigIntegerField()),
         counted_held=Coalesce(Sum("open__amount", filter=Q(open__state=Hold.State.ACTIVE)), 0),
         counted_in_flight=Count("open"),
     )
     names = [f"counted_{kind}" for kind in KINDS]
     return [
-        Figures(pk, name, dict(zip(KINDS, found[:3], strict=True)), dict(zip(KINDS, found[3:], strict=True)))
+        Figures(
+            pk,
+            name,
+            dict(zip(KINDS, found[:3], strict=True)),
+            dict(zip(KINDS, [amount or 0 for amount in found[3:]], strict=True)),
+        )
         for pk, name, *found in rows.values_list("pk", "name", *KINDS, *names)
     ]
 

@@ -108,11 +108,15 @@ class QuotaExceeded(Refusal):
 
 
 class TooManyInFlight(Refusal):
-    """The account {account} has {in_flight} runs in flight; its limit is {limit}."""
+    """The account {account} has {runs} in flight; its limit is {limit}."""
 
     code = "too_many_in_flight"
     status = 429
     retry_after = 5.0
+
+    def words(self) -> dict[str, Any]:
+        count = self.facts["in_flight"]
+        return {**self.facts, "runs": "1 run" if count == 1 else f"{count} runs"}
 
 
 class UnknownPrice(Refusal):

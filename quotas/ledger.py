@@ -8,10 +8,9 @@ from uuid import UUID
 
 from django.db.models import Q, QuerySet
 
-from quotas.database import exactly
+from quotas.database import exactly, newest_first
 from quotas.models import Account, LedgerEntry
 
-PIECE = 500  # lines read at once, however many there are
 COLUMNS = (
     "id", "at", "account", "kind", "amount", "period", "run", "agent", "actor", "reason", "overdraft", "price_book",
 )  # fmt: skip
@@ -55,12 +54,9 @@ def settle_line_of(run_id: UUID) -> int | None:
 
 
 def csv_rows(lines: QuerySet[LedgerEntry]) -> Iterator[list[list[Any]]]:
-    """Yield all lines, newest first, as lists of rows by COLUMNS: never more than PIECE in memory."""
-    lines = lines.select_related("account").order_by("-id")
-    before = None
-    while piece := page_of(lines, before=before, limit=PIECE):
+    """Yield all lines, newest first, as lists of rows by COLUMNS: a piece at a time."""
+    for piece in newest_first(lines.select_related("account")):
         yield [_row(line) for line in piece]
-        before = piece[-1].pk
 
 
 def _row(line: LedgerEntry) -> list[Any]:

@@ -218,7 +218,7 @@ class ApiKey(models.Model):
 
 
 class AuditEntry(models.Model):
-    """Who did what to which target, written in the transaction of the act."""
+    """Who did what to which target, written in the transaction of the act. Append-only, like the ledger."""
 
     id = models.BigAutoField(primary_key=True)
     at = models.DateTimeField(auto_now_add=True)
@@ -234,6 +234,12 @@ class AuditEntry(models.Model):
     class Meta:
         verbose_name_plural = "audit entries"
         ordering = ["-id"]
+        indexes = [  # a page of the log for each thing it is searched by, however long it is
+            models.Index(fields=["actor", "-id"], name="audit_actor"),
+            models.Index(fields=["request_id", "-id"], name="audit_request"),
+            models.Index(fields=["at"], name="audit_time"),
+        ]
+        permissions = [("export_audit", "Can export the audit log")]
 
     def __str__(self) -> str:
         return f"{self.action} {self.target_id}"

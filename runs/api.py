@@ -1,6 +1,8 @@
 """Runs over HTTP: submit, list, get, cancel, retry, ticket."""
 
+from typing import Any
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 from django.db.models import QuerySet
 from django.urls import reverse
@@ -9,16 +11,15 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from quotas.api_view import ApiView
-from quotas.database import exactly
 from quotas.ledger import settle_line_of
 from quotas.openapi import AFTER, IDEMPOTENCY_KEY, LIMIT, problems
 from quotas.selectors import holds_of
 from quotas.standing import standing_of
 from runs import tickets
 from runs.errors import InvalidCursor, RunEnded
-from runs.listing import with_tag
+from runs.filters import runs_matching
 from runs.models import Run
-from runs.selectors import attempts_of, estimate_at_submit, get_run, list_runs
+from runs.selectors import attempts_of, estimate_at_submit, get_run, without_texts
 from runs.serializers import (
     CancelOut,
     DryRunOut,
@@ -35,19 +36,37 @@ from runs.services.dry_run import Preview, preview_run
 from runs.services.requeue import preview_requeue, requeue_run
 from runs.services.submit import Submitted, submit_run
 from runs.states import RunState
+from runs.why import Why, why_not_moving
 
-TEXT_FILTERS = ("agent", "session", "tag")
+FILTERS = (
+    OpenApiParameter("state", str, enum=RunState.values),
+    OpenApiParameter("agent", str),
+    OpenApiParameter("session", str),
+    OpenApiParameter("tag", str),
+    OpenApiParameter("metadata", str, description="`key`, or `key=value`: a text, or what the value is in JSON."),
+    OpenApiParameter(
+        "from", str, description="Submitted from: a time with its offset, or a day of the account's zone."
+    ),
+    OpenApiParameter("to", str, description="The same; a time itself does not belong to it, a day does, all of it."),
+    OpenApiParameter("fingerprint", str, description="Of the case of its dead letter."),
+)
 DRY_RUN = OpenApiParameter("dry_run", int, enum=[0, 1], description="1: check everything and store nothing.")
 RUN_OR_DRY_RUN = PolymorphicProxySerializer("RunOrDryRun", [RunOut, DryRunOut], resource_type_field_name=None)
 
 
-def shown(run: Run) -> RunOut:
-    """Return the run's full JSON with its hold and attempts."""
+def shown(run: Run, why: Why | None = None) -> RunOut:
+    """Return the run's full JSON with its hold and attempts, and why it is not moving where that was asked for."""
     if run.fence == 1:  # as submitted: of what has begun since this row was read nothing is mixed in
-        return RunOut(run, context={"hold": run.budget, "attempts": [], "estimate": run.budget, "ledger_line": None})
+        as_submitted = {"hold": run.budget, "attempts": [], "estimate": run.budget, "ledger_line": None}
+        return RunOut(run, context={**as_submitted, "why": why})
     hold = holds_of([run.id]).get(run.id)
-    found = {"hold": hold and hold.amount, "attempts": attempts_of(run.id), "estimate": estimate_at_submit(run)}
+    found: dict[str, Any] = {
+        "hold": hold and hold.amount,
+        "attempts": attempts_of(run.id),
+        "estimate": estimate_at_submit(run),
+    }
     found["ledger_line"] = settle_line_of(run.id) if run.is_terminal else None
+    found["why"] = why
     return RunOut(run, context=found)
 
 
@@ -69,18 +88,13 @@ class RunsView(ApiView):
     """Submit a run, list runs."""
 
     scopes = {"GET": "read", "POST": "submit"}
-    query = frozenset({"limit", "after", "state", *TEXT_FILTERS})
+    query = frozenset({"limit", "after", *(one.name for one in FILTERS)})
     post_query = frozenset({"dry_run"})
 
     @extend_schema(
         operation_id="list_runs",
         tags=["runs"],
-        parameters=[
-            LIMIT,
-            AFTER,
-            OpenApiParameter("state", str, enum=RunState.values),
-            *(OpenApiParameter(name, str) for name in TEXT_FILTERS),
-        ],
+        parameters=[LIMIT, AFTER, *FILTERS],
         responses={200: RunPage, **problems()},
     )
     def get(self, request: Request) -> Response:  # noqa: ARG002
@@ -91,17 +105,11 @@ class RunsView(ApiView):
         return Response(RunPage({"results": rows[:limit], "next": more}).data)
 
     def _rows(self) -> QuerySet[Run]:
-        filters = {
-            "state": self.choice("state", RunState.values),
-            "agent": self.parameter("agent"),
-            "pk__lt": self._after(),
-        }
-        given = {name: value for name, value in filters.items() if value is not None}
-        rows = list_runs(self.caller.account, **given)
-        session, tag = self.parameter("session"), self.parameter("tag")
-        if session is not None:
-            rows = rows.filter(exactly("session", session))
-        return rows if tag is None else with_tag(rows, tag)
+        account, after = self.caller.account, self._after()
+        self.choice("state", RunState.values)
+        asked = {one.name: self.parameter(one.name) or "" for one in FILTERS}
+        rows = without_texts(runs_matching(asked, zone=ZoneInfo(account.timezone))).filter(account=account)
+        return rows if after is None else rows.filter(pk__lt=after)
 
     def _after(self) -> UUID | None:
         raw = self.parameter("after")
@@ -144,8 +152,9 @@ class RunView(ApiView):
 
     @extend_schema(operation_id="get_run", tags=["runs"], responses={200: RunOut, **problems(404)})
     def get(self, request: Request, run_id: UUID) -> Response:  # noqa: ARG002
-        """Return the run with its input, result, usage and cost."""
-        return Response(shown(get_run(run_id, account=self.caller.account)).data)
+        """Return the run with its input, result, usage and cost, and why it is not moving."""
+        run = get_run(run_id, account=self.caller.account)
+        return Response(shown(run, why_not_moving(run)).data)
 
 
 class CancelView(ApiView):

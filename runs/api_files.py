@@ -20,15 +20,15 @@ from quotas.openapi import problems
 from runs.agents import AgentNotRegistered, AgentSpec, get_agent, list_agents
 from runs.downloads import send_file
 from runs.errors import InvalidRequest, NoSuchAgent, NoSuchArtifact
-from runs.models import Artifact, Run
-from runs.selectors import get_artifact, get_run
-from runs.serializers import (
+from runs.file_serializers import (
     AgentOut,
     AgentPage,
     ArtifactPage,
     FileIn,
     FileOut,
 )
+from runs.models import Artifact, Run
+from runs.selectors import get_artifact, get_run
 from runs.services.estimating import sample_estimate
 from runs.services.files import clean_name, open_artifact, store_upload
 from runs.uploads import checked_type

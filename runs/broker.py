@@ -16,7 +16,16 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-__all__ = ["RedisError", "blocking_client", "client", "eviction_policy", "hub_client", "impatient_client", "reset"]
+__all__ = [
+    "RedisError",
+    "blocking_client",
+    "brief_client",
+    "client",
+    "eviction_policy",
+    "hub_client",
+    "impatient_client",
+    "reset",
+]
 
 COMMAND_TIMEOUT = 5.0
 CONNECT_TIMEOUT = 2.0
@@ -66,6 +75,19 @@ def impatient_client(seconds: float) -> "redis.Redis":
     options = _options(seconds, seconds)
     pool = redis.BlockingConnectionPool.from_url(settings.REDIS_URL, max_connections=1, timeout=1, **options)
     return redis.Redis(connection_pool=pool)
+
+
+def brief_client() -> "redis.Redis":
+    """Return the process's client for looks that are worth a second at most: thread-safe, at most 8 connections."""
+    made: redis.Redis = _once(
+        "brief",
+        lambda: redis.Redis(
+            connection_pool=redis.BlockingConnectionPool.from_url(
+                settings.REDIS_URL, max_connections=8, timeout=1, **_options(1.0, 1.0)
+            )
+        ),
+    )
+    return made
 
 
 def hub_client() -> "redis.asyncio.Redis":

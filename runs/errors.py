@@ -61,6 +61,38 @@ class InvalidCursor(Refusal):
     status = 400
 
 
+class NoSuchView(Refusal):
+    """There is no saved view {view} of yours."""
+
+    status = 404
+
+
+class ViewNameTaken(Refusal):
+    """You have another view named {name}."""
+
+    status = 409
+
+
+class TooManyViews(Refusal):
+    """You have {most} saved views, which is the most there can be. Delete one first."""
+
+    status = 409
+
+
+class UnknownFilter(Refusal):
+    """The query parameter {parameter} is unknown here. Known: {known}."""
+
+    code = "unknown_parameter"
+    status = 400
+
+
+class InvalidFilter(Refusal):
+    """The query parameter {parameter} {problem}."""
+
+    code = "invalid_parameter"
+    status = 400
+
+
 class Unsupported(Refusal):
     """The value {value} of {field} is not supported; use {use}."""
 
@@ -112,6 +144,13 @@ class NotEnded(Refusal):
     status = 409
 
 
+class NotWaiting(Refusal):
+    """The run {run} is {state}; only the priority of a queued or scheduled run can be changed."""
+
+    code = "not_waiting"
+    status = 409
+
+
 class AlreadyRequeued(Refusal):
     """The run {run} was requeued already, as {retried_by}."""
 
@@ -146,3 +185,17 @@ class NoSuchAgent(Refusal):
 
     code = "no_such_agent"
     status = 404
+
+
+class NoSuchQueue(Refusal):
+    """There is no queue {queue}. Known are: {known}."""
+
+    code = "no_such_queue"
+    status = 404
+
+
+class UnderMaintenance(Refusal):
+    """No new runs are accepted now. The operators say: “{operator_message}”."""
+
+    code = "maintenance"
+    status = 503

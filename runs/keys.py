@@ -91,6 +91,16 @@ def sweeper() -> str:
     return f"{_tag('sweeper')}:lease"
 
 
+def drift() -> str:
+    """Return the JSON of what the last look at the money found: {kind: units}."""
+    return f"{_tag('sweeper')}:drift"
+
+
+def repairing() -> str:
+    """Return the key that is there while an operator's repair of the streams runs."""
+    return f"{_tag('sweeper')}:repair"
+
+
 def dead_letters() -> str:
     """Return the stream of dead letters for outside consumers. It does not expire."""
     return f"{{{settings.AGENTOPS_PREFIX}}}:dlq"

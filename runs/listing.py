@@ -1,15 +1,18 @@
-"""Lists of runs by what not every database can look into, their tags; and sums of ledger lines by texts of runs."""
+"""Lists of runs by what not every database can look into: tags and metadata; sums of ledger lines by texts of runs."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 from django.db import connection
-from django.db.models import BooleanField, F, Func, QuerySet, Value
+from django.db.models import BooleanField, F, Func, Q, QuerySet, Value
 
 from quotas.models import LedgerEntry
 from runs.models import Run
 
-SQLITE_TAGS = "EXISTS (SELECT 1 FROM json_each(%(expressions)s)"
+SQLITE_EACH = "EXISTS (SELECT 1 FROM json_each(%(expressions)s)"
+SQLITE_PAIR = """json_each.key || '=' || CASE json_each.type WHEN 'true' THEN 'true' WHEN 'false' THEN 'false'
+  WHEN 'null' THEN 'null' ELSE CAST(json_each.value AS TEXT) END"""
 
 # What is joined to the run `r`, and its key as it compares by its bytes, NULL where there is none.
 SESSION = {
@@ -42,11 +45,45 @@ WHERE {wanted} GROUP BY name ORDER BY name {limit}
 
 def with_tag(rows: QuerySet[Run], tag: str) -> QuerySet[Run]:
     """Narrow a query to the runs that carry the tag, on every database."""
-    if connection.features.supports_json_field_contains:
-        return rows.filter(tags__contains=[tag])
-    is_there = ") WHERE json_each.value = "
-    expression = Func(F("tags"), Value(tag), template=SQLITE_TAGS, arg_joiner=is_there, output_field=BooleanField())
-    return rows.alias(is_tagged=expression).filter(is_tagged=True)
+    if not connection.features.supports_json_field_contains:
+        return _with_member(rows, "tags", "json_each.value", tag)
+    return _indexed(rows, tags=[]).filter(tags__contains=[tag])
+
+
+def with_metadata(rows: QuerySet[Run], key: str, value: str | None) -> QuerySet[Run]:
+    """Narrow a query to the runs whose metadata has the key; with `value` to those that have that there, in words."""
+    if not connection.features.supports_json_field_contains:
+        if value is None:
+            return _with_member(rows, "metadata", "json_each.key", key)
+        return _with_member(rows, "metadata", SQLITE_PAIR, f"{key}={value}")
+    rows = _indexed(rows, metadata={})
+    if value is None:
+        return rows.filter(metadata__has_key=key)
+    wanted = Q(metadata__contains={key: value})
+    for scalar in _scalars(value):
+        wanted |= Q(metadata__contains={key: scalar})
+    return rows.filter(wanted)
+
+
+def _with_member(rows: QuerySet[Run], column: str, member: str, wanted: str) -> QuerySet[Run]:
+    """Narrow on SQLite, which has no operator for it."""
+    joiner = f") WHERE {member} = "
+    expression = Func(F(column), Value(wanted), template=SQLITE_EACH, arg_joiner=joiner, output_field=BooleanField())
+    return rows.alias(**{f"{column}_fit": expression}).filter(**{f"{column}_fit": True})
+
+
+def _indexed(rows: QuerySet[Run], **empty: Any) -> QuerySet[Run]:
+    """Say to PostgreSQL what the condition of its index says: that of the runs without any is none meant."""
+    return rows.exclude(**empty) if connection.vendor == "postgresql" else rows
+
+
+def _scalars(text: str) -> list[Any]:
+    """Return the number, the boolean or the null that a text writes as JSON, if it does."""
+    try:
+        value = json.loads(text, parse_constant=lambda _: "")
+    except ValueError:
+        return []
+    return [] if isinstance(value, str | list | dict) else [value]
 
 
 def sums_by(

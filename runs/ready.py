@@ -14,6 +14,7 @@ LUA = Path(__file__).parent / "lua"
 PARKING = LUA / "parking.lua"  # the library of scripts that take, free or pass on places of limits
 DISPATCH = scripts.load(LUA / "dispatch.lua", PARKING)
 WITHDRAW = scripts.load(LUA / "withdraw.lua", PARKING)
+SUPERSEDE = scripts.load(LUA / "supersede.lua", PARKING)
 PARKED = "parked:"
 MESSAGE_VERSION = 1
 
@@ -57,6 +58,11 @@ def dispatch(pipe: "redis.client.Pipeline", run: Run) -> None:
 def withdraw(pipe: "redis.client.Pipeline", run: Run) -> None:
     """Queue the removal of an ended run from the waiting set it may be parked in."""
     WITHDRAW.call(pipe, [keys.index(run.queue)], [str(run.pk)])
+
+
+def supersede(pipe: "redis.client.Pipeline", run: Run) -> None:
+    """Queue the removal of a queued run's entry of a lower fence, wherever it is: its dispatch follows."""
+    SUPERSEDE.call(pipe, [keys.index(run.queue)], [str(run.pk), run.fence, keys.GROUP])
 
 
 def dispatch_all(client: "redis.Redis", runs: Iterable[Run]) -> int:

@@ -32,10 +32,15 @@ def get_run(run_id: UUID, account: Account | None = None) -> Run:
 
 def list_runs(account: Account | None = None, **filters: Any) -> QuerySet[Run]:
     """Return runs, newest first, without their large texts. `filters` are column look-ups."""
-    rows = Run.objects.select_related("account").defer(*LIST_DEFER).order_by("-pk")
+    rows = without_texts(Run.objects.order_by("-pk"))
     if account is not None:
         rows = rows.filter(account=account)
     return rows.filter(**filters)
+
+
+def without_texts(rows: QuerySet[Run]) -> QuerySet[Run]:
+    """Return runs with their accounts and without their large texts."""
+    return rows.select_related("account").defer(*LIST_DEFER)
 
 
 def get_artifact(run: Run, name: str) -> Artifact:

@@ -1,4 +1,4 @@
-"""The JSON of runs: what a submit may say, and how a run, a file and an artifact look to clients."""
+"""The JSON of runs: what a submit may say, and how a run looks to clients."""
 
 import datetime as dt
 import json
@@ -12,9 +12,10 @@ from quotas.models import Account, Priority
 from runs.agents import ATTEMPTS_MAX
 from runs.fields import Moment, Seconds, StrictSerializer, Text, Whole
 from runs.limits import Limit
-from runs.models import Attempt, OnLost, Run, StoredFile
+from runs.models import Attempt, OnLost, Run
 from runs.services.overrides import DELAY_MAX, ON_BUSY
 from runs.states import RunState
+from runs.why import Why, WhyCode
 
 METADATA_BYTES = 16 * 1024
 TAGS_MAX, TAG_MAX = 20, 60
@@ -109,6 +110,7 @@ class RunBrief(serializers.ModelSerializer[Run]):
     )
     cost = serializers.IntegerField(help_text="Micro-units spent so far.")
     budget = serializers.IntegerField(help_text="Micro-units reserved for it: its estimate, and what was added since.")
+    waived = serializers.SerializerMethodField(help_text="Whether an operator has its cost written off as it ends.")
     metadata = serializers.JSONField()
     tags = serializers.ListField(child=serializers.CharField())
 
@@ -127,6 +129,7 @@ class RunBrief(serializers.ModelSerializer[Run]):
             "usage",
             "cost",
             "budget",
+            "waived",
             "attempt",
             "max_attempts",
             "on_lost",
@@ -149,6 +152,9 @@ class RunBrief(serializers.ModelSerializer[Run]):
             "retry_of",
             "retried_by",
         ]
+
+    def get_waived(self, run: Run) -> bool:
+        return bool(run.waived_by)
 
     def get_blocked_by_session(self, run: Run) -> str | None:
         return None if run.blocked_by_session is None else run.session
@@ -194,6 +200,14 @@ class AttemptOut(serializers.ModelSerializer[Attempt]):
         return None if row.result_json is None else json.loads(row.result_json)
 
 
+class WhyOut(serializers.Serializer[dict[str, Any]]):
+    """Why a run is not moving."""
+
+    code = serializers.ChoiceField(choices=[*WhyCode], help_text="Stable; the table is in docs/api.md.")
+    text = serializers.CharField(help_text="For people, in plain English; it may change.")
+    facts = serializers.DictField(child=serializers.JSONField(allow_null=True), help_text="What the text is made of.")
+
+
 class RunOut(RunBrief):
     """A run in full. `hold` is what was set aside for it, `progress` its last attempt's word."""
 
@@ -204,6 +218,9 @@ class RunOut(RunBrief):
     hold = serializers.SerializerMethodField()
     ledger_line = serializers.SerializerMethodField(help_text="The ledger's line that settled it: see `GET /ledger`.")
     progress = serializers.SerializerMethodField()
+    why = serializers.SerializerMethodField(
+        help_text="Why it is not moving; null while it moves, when it is over, and in every answer but `get_run`'s."
+    )
     attempts = serializers.SerializerMethodField()
 
     class Meta(RunBrief.Meta):
@@ -216,8 +233,14 @@ class RunOut(RunBrief):
             "hold",
             "ledger_line",
             "progress",
+            "why",
             "attempts",
         ]
+
+    @extend_schema_field(WhyOut(allow_null=True))
+    def get_why(self, _run: Run) -> dict[str, Any] | None:
+        why: Why | None = self.context.get("why")
+        return None if why is None else why.as_json()
 
     def get_ledger_line(self, _run: Run) -> int | None:
         line: int | None = self.context.get("ledger_line")
@@ -297,88 +320,3 @@ class TicketOut(serializers.Serializer[dict[str, Any]]):
 
     ticket = serializers.CharField()
     expires_in = serializers.IntegerField(help_text="Seconds.")
-
-
-class ArtifactOut(serializers.Serializer[dict[str, Any]]):
-    """A file the run made."""
-
-    name = serializers.CharField()
-    size = serializers.IntegerField()
-    content_type = serializers.CharField()
-    made_at = serializers.DateTimeField()
-    url = serializers.CharField()
-
-
-class ArtifactPage(serializers.Serializer[dict[str, Any]]):
-    """All artifacts of a run."""
-
-    results = ArtifactOut(many=True)
-    next = serializers.CharField(allow_null=True)
-
-
-class FileIn(serializers.Serializer[dict[str, Any]]):
-    """A multipart form with one file."""
-
-    file = serializers.FileField()
-
-
-class FileOut(serializers.Serializer[StoredFile]):
-    """An uploaded file; its `id` goes into an input field of format `file`."""
-
-    id = serializers.UUIDField()
-    name = serializers.CharField()
-    size = serializers.IntegerField()
-    content_type = serializers.CharField()
-    uploaded_at = serializers.DateTimeField()
-
-
-class BackoffOut(serializers.Serializer[dict[str, Any]]):
-    """The delay before attempt n + 1: at random between 0 and base · 2ⁿ⁻¹ seconds, at most cap."""
-
-    base = serializers.FloatField()
-    cap = serializers.FloatField()
-
-
-class AgentOut(serializers.Serializer[dict[str, Any]]):
-    """An agent: what it takes, and what a run of it gets by default."""
-
-    name = serializers.CharField()
-    version = serializers.CharField()
-    description = serializers.CharField()
-    input_schema = serializers.JSONField()
-    sample = serializers.JSONField(allow_null=True)
-    estimate = serializers.IntegerField(
-        allow_null=True,
-        help_text="Micro-units that would be held for `sample` now; null where it depends on an input and there is"
-        " no sample, or on a model without a price.",
-    )
-    estimate_kind = serializers.ChoiceField(
-        choices=["fixed", "function", "recent"],
-        help_text="`function`: of the input; `recent`: the p95 of what the account's latest runs of it cost.",
-    )
-    queue = serializers.CharField()
-    priority = serializers.ChoiceField(choices=Priority.choices)
-    time_limit_seconds = serializers.FloatField(help_text="Of one attempt.")
-    queue_wait_seconds = serializers.FloatField(help_text="How long a run may wait for a worker.")
-    wall_clock_seconds = serializers.FloatField(help_text="Of all attempts, from the first start.")
-    no_progress_seconds = serializers.FloatField(
-        allow_null=True, help_text="How long a handler may be silent; null: it may."
-    )
-    max_attempts = serializers.IntegerField()
-    max_running = serializers.IntegerField(allow_null=True, help_text="Runs of it at work at once; null: no limit.")
-    backoff = BackoffOut()
-    dedupe_seconds = serializers.FloatField()
-    policy = serializers.ChoiceField(choices=OnLost.choices, help_text="When the worker of a run is lost.")
-    on_drain = serializers.ChoiceField(
-        choices=["interrupt", "hand_back"], help_text="When a worker that drains cannot wait for the run."
-    )
-    isolation = serializers.ChoiceField(choices=["loop", "process"])
-    extend = serializers.BooleanField(help_text="Whether a run that spends more than its estimate gets more.")
-    allow = serializers.ListField(child=serializers.CharField(), help_text="What a submit may say otherwise.")
-
-
-class AgentPage(serializers.Serializer[dict[str, Any]]):
-    """All agents of this instance."""
-
-    results = AgentOut(many=True)
-    next = serializers.CharField(allow_null=True)

@@ -50,6 +50,7 @@ SUCCEED = _edge("run.succeeded", {S.RUNNING}, S.SUCCEEDED, "owner's finalise")
 FAIL = _edge("run.failed", {S.RUNNING}, S.FAILED, "owner's finalise, takeover, time limits")
 CONFIRM_CANCEL = _edge("run.cancelled", {S.RUNNING}, S.CANCELLED, "owner's finalise, takeover")
 INTERRUPT = _edge("run.interrupted", {S.RUNNING}, S.INTERRUPTED, "owner's drain, takeover")
+REPRIORITISE = _edge("run.queued", {S.QUEUED}, S.QUEUED, "change of priority: to the stream of the new one")
 HAND_BACK = _edge("run.handed_back", {S.RUNNING}, S.QUEUED, "owner who could not begin it, or drains by hand-back")
 RETRY_LATER = _edge("run.retrying", {S.RUNNING}, S.SCHEDULED, "owner: retry with back-off")
 RETRY_NOW = _edge("run.retrying", {S.RUNNING}, S.QUEUED, "owner: retry without delay")
@@ -63,6 +64,7 @@ EDGES = (
     SUBMIT,
     SUBMIT_LATER,
     PROMOTE,
+    REPRIORITISE,
     CLAIM,
     SUCCEED,
     FAIL,

@@ -22,9 +22,11 @@ from runs.outcomes import ErrorClass
 from runs.reader import read_events
 from runs.selectors import get_run
 from runs.states import RunState
+from runs.why import why_not_moving
 
 POLL_SECONDS = 0.25
 LINE_SECONDS = 5.0  # between two lines of progress where there is no terminal
+WHY_SECONDS = 3.0  # without an event, before it is asked why, and between two questions
 QUIET = frozenset({"output.delta", "run.progress", "usage"})
 SAID_ON_PURPOSE = frozenset(
     {"Fatal", "InvalidInput", "Retryable", "BadOutput"}
@@ -91,6 +93,8 @@ class Watcher:
         self.as_json = as_json
         self._at_line_start = True
         self._has_text = False
+        self._asked_at = time.monotonic()
+        self._why = ""
 
     def watch(self, after: str = "") -> int:
         """Follow the run to its end and return the command's exit code. Raises NoSuchRun, InvalidCursor."""
@@ -104,7 +108,10 @@ class Watcher:
                 if page.ended:
                     break
                 cursor = page.next
-                if not page.events:
+                if page.events:
+                    self._asked_at, self._why = time.monotonic(), ""
+                else:
+                    self._explain()
                     _pause.wait(POLL_SECONDS)
         return self._finish(get_run(self.run_id, self.account))
 
@@ -121,6 +128,16 @@ class Watcher:
             self._rollback(data)
         elif event["kind"] not in QUIET:
             self._line(f"[{event['kind']}] {told(event['kind'], data)}".rstrip())
+
+    def _explain(self) -> None:
+        """Say why nothing comes: each reason once. With `--json` only events are lines."""
+        if self.as_json or time.monotonic() - self._asked_at < WHY_SECONDS:
+            return
+        self._asked_at = time.monotonic()
+        why = why_not_moving(get_run(self.run_id, self.account))
+        if why is not None and why.code != self._why:
+            self._why = why.code
+            self._line(f"[{why.code}] {why.text}")
 
     def _text(self, text: str) -> None:
         if text:

@@ -5,11 +5,11 @@ from quotas import append_only
 
 def install(apps, schema_editor):
     # Where the server does not allow triggers, `doctor` says so and `reconcile_quotas --fix` tries again.
-    append_only.install(apps.get_model("quotas", "LedgerEntry"))
+    append_only.install([append_only.LEDGER], apps.get_model("quotas", "LedgerEntry"))
 
 
 def remove(apps, schema_editor):
-    append_only.remove()
+    append_only.remove([append_only.LEDGER])
 
 
 class Migration(migrations.Migration):

@@ -29,29 +29,50 @@ Kind = LedgerEntry.Kind
 
 
 def grant(
-    account: Account | str, *, amount: int, reason: str, actor: str, run_id: UUID | None = None, request_id: str = ""
+    account: Account | str,
+    *,
+    amount: int,
+    reason: str,
+    actor: str,
+    run_id: UUID | None = None,
+    request_id: str = "",
+    form_id: str = "",
 ) -> LedgerEntry:
     """Give an account `amount` (above 0) in its current period: a line of -amount, also below nothing spent.
 
     Raises InvalidAmount, ReasonNeeded, NoSuchAccount, NotOnAccount, SpentOutOfRange.
     """
     _check(Kind.GRANT, amount, lowest=1)
-    return _write(account, _Wanted(Kind.GRANT, -amount, _reason(reason), actor, run_id, request_id))
+    return _write(account, _Wanted(Kind.GRANT, -amount, _reason(reason), actor, run_id, request_id, form_id))
 
 
 def adjust(
-    account: Account | str, *, amount: int, reason: str, actor: str, run_id: UUID | None = None, request_id: str = ""
+    account: Account | str,
+    *,
+    amount: int,
+    reason: str,
+    actor: str,
+    run_id: UUID | None = None,
+    request_id: str = "",
+    form_id: str = "",
 ) -> LedgerEntry:
     """Correct what an account has spent: by a cost that is not booked (above 0), or one that is and is none (below 0).
 
     It may go into overdraft. Raises InvalidAmount, ReasonNeeded, NoSuchAccount, NotOnAccount, SpentOutOfRange.
     """
     _check(Kind.ADJUSTMENT, amount, lowest=-AMOUNT_MAX)
-    return _write(account, _Wanted(Kind.ADJUSTMENT, amount, _reason(reason), actor, run_id, request_id))
+    return _write(account, _Wanted(Kind.ADJUSTMENT, amount, _reason(reason), actor, run_id, request_id, form_id))
 
 
 def write_off(
-    account: Account | str, *, amount: int, reason: str, actor: str, run_id: UUID | None = None, request_id: str = ""
+    account: Account | str,
+    *,
+    amount: int,
+    reason: str,
+    actor: str,
+    run_id: UUID | None = None,
+    request_id: str = "",
+    form_id: str = "",
 ) -> LedgerEntry:
     """Forgive `amount` (above 0) of what is spent in the current period: a line of -amount.
 
@@ -59,7 +80,7 @@ def write_off(
     InvalidAmount, ReasonNeeded, NoSuchAccount, NotOnAccount, WriteOffTooLarge.
     """
     _check(Kind.WRITE_OFF, amount, lowest=1)
-    return _write(account, _Wanted(Kind.WRITE_OFF, -amount, _reason(reason), actor, run_id, request_id))
+    return _write(account, _Wanted(Kind.WRITE_OFF, -amount, _reason(reason), actor, run_id, request_id, form_id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +91,7 @@ class _Wanted:
     actor: str
     run_id: UUID | None
     request_id: str
+    form_id: str  # of the form it was typed into: what the audit entry tells a second sending by
 
 
 def _check(kind: LedgerEntry.Kind, amount: Any, *, lowest: int) -> None:
@@ -131,6 +153,7 @@ def _write_locked(account: Account, wanted: _Wanted) -> LedgerEntry:
             "amount": wanted.amount,
             "line": line.pk,
             "run": None if wanted.run_id is None else str(wanted.run_id),
+            **({"form": wanted.form_id} if wanted.form_id else {}),
         },
         reason=wanted.reason,
         request_id=wanted.request_id,

@@ -26,6 +26,7 @@ class Bill:
     started: bool = True
     price_book: int | None = None  # by which the cost was priced
     agent: str = ""
+    waived_by: str = ""  # who decided that nobody pays: the cost is written off in the same transaction
 
 
 def close_holds(account: Account, bills: Sequence[Bill]) -> None:
@@ -56,7 +57,10 @@ def close_holds(account: Account, bills: Sequence[Bill]) -> None:
             free += hold.amount
         account.in_flight -= 1
         if bill.started:
-            entries.append(_settle_entry(account, bill, overdraft=bill.cost > free))
+            entries.append(_settle_entry(account, bill, overdraft=not bill.waived_by and bill.cost > free))
+            if bill.waived_by and bill.cost:
+                entries.append(_write_off_entry(account, bill))
+                continue
             account.spent += bill.cost
             free -= bill.cost
     if entries:
@@ -103,3 +107,17 @@ def forget_who_and_why(account_id: int) -> int:
     """Empty the texts of an account's ledger lines; amounts, kinds and times stay. Returns how many lines had any."""
     told = LedgerEntry.objects.filter(account_id=account_id).exclude(actor="", reason="")
     return told.update(actor="", reason="")
+
+
+def _write_off_entry(account: Account, bill: Bill) -> LedgerEntry:
+    """Return the line that takes a waived cost off again: both together leave the account as it was."""
+    return LedgerEntry(
+        account_id=account.pk,
+        run_id=bill.run_id,
+        kind=LedgerEntry.Kind.WRITE_OFF,
+        amount=-bill.cost,
+        period=account.spent_period,
+        agent=bill.agent,
+        actor=bill.waived_by,
+        reason="Waived when the run was requeued.",
+    )

@@ -7,11 +7,13 @@ from runs.services.claims import start_attempts
 from runs.services.dry_run import Preview, preview_run
 from runs.services.files import open_artifact, read_upload, store_artifact, store_upload
 from runs.services.leaving import end_overdue, hand_back, take_over, take_over_dead
-from runs.services.requeue import preview_requeue, requeue_run
+from runs.services.reprioritise import reprioritise
+from runs.services.requeue import Changes, preview_requeue, requeue_run
 from runs.services.submit import Submitted, submit_run
 
 __all__ = [
     "CancelVerdict",
+    "Changes",
     "Preview",
     "Submitted",
     "cancel_run",
@@ -23,6 +25,7 @@ __all__ = [
     "preview_requeue",
     "preview_run",
     "read_upload",
+    "reprioritise",
     "requeue_run",
     "start_attempts",
     "store_artifact",

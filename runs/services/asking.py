@@ -79,7 +79,7 @@ def prepare(  # noqa: PLR0913  every fact of a submit, keyword-only
         agent=spec.name,
         queue=spec.queue,
         priority=allowed_priority(account, priority or spec.priority),
-        input_json=_serialised(input),
+        input_json=serialised(input),
         session=session,
         metadata=metadata,
         tags=tags,
@@ -170,7 +170,8 @@ def _check_own(metadata: Any, tags: Any) -> None:
             raise InvalidRequest(field="tags", problem=f"a tag is a text, not a {type(tag).__name__}")
 
 
-def _serialised(run_input: Any) -> str:
+def serialised(run_input: Any) -> str:
+    """Return an input as it is stored; raises InvalidRequest where it is no JSON."""
     try:
         return json.dumps(run_input, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:

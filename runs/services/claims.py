@@ -10,7 +10,7 @@ from uuid import UUID
 from quotas import services as money
 from quotas.database import database_time, later
 from quotas.models import Account
-from runs import limits, running
+from runs import controls, limits, running
 from runs.models import Attempt, Run, Transition
 from runs.outcomes import Cause, ErrorClass, Failed
 from runs.running import RunningLimit
@@ -73,13 +73,18 @@ def start_attempts(
 ) -> Claims:
     """Claim queued runs of known agents, given as {run id: fence of the entry}, as one set (protocol 6.5).
 
-    Runs under limits are claimed if they are `placed`. Must run in the caller's transaction. Five statements on
-    PostgreSQL, whatever the number of runs.
+    Runs under limits are claimed if they are `placed`; those of a paused queue are not. Must run in the caller's
+    transaction. Five statements on PostgreSQL, whatever the number of runs.
     """
-    rows = lock_runs(wanted, bulky=True, **running.ACCOUNT_LIMIT)
+    rows = lock_runs(wanted, bulky=True, **running.ACCOUNT_LIMIT, **controls.PAUSED)
     seen = {row.pk: row for row in rows}
     ready = [
-        row for row in rows if row.state == RunState.QUEUED and row.fence == wanted[row.pk] and row.agent in agents
+        row
+        for row in rows
+        if row.state == RunState.QUEUED
+        and row.fence == wanted[row.pk]
+        and row.agent in agents
+        and not controls.is_held(row)
     ]
     limits_by_run = {row.pk: running.annotated_limits(row) for row in ready}
     limited = [Limited(row, limits_by_run[row.pk]) for row in ready if limits_by_run[row.pk] and row.pk not in placed]
@@ -96,11 +101,11 @@ def start_attempts(
 def start_attempt_rearmed(run_id: UUID, fence: int, owner: Owner) -> Claimed | Left | None:
     """Claim one run whose hold lapsed: account first, re-armed against what is available (money 4).
 
-    A run whose account has no room fails with `quota_exceeded`. None if somebody else was first. Must run in the
-    caller's transaction.
+    A run whose account has no room fails with `quota_exceeded`. None if somebody else was first, or its queue is
+    paused by now. Must run in the caller's transaction.
     """
     locked = _lock_waiting(run_id, fence)
-    if locked is None or locked[1].state != RunState.QUEUED:
+    if locked is None or locked[1].state != RunState.QUEUED or controls.is_paused(locked[1].queue):
         return None
     account, run = locked
     if money.rearm_hold(account, run_id=run_id):

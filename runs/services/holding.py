@@ -14,7 +14,14 @@ LAPSE_MARGIN_SECONDS = 300.0
 
 def bill_of(run: Run, *, started: bool = True) -> Bill:
     """Return what a run that ends has really cost, for its settlement; one that never started is released."""
-    return Bill(run.pk, run.cost, started=started, price_book=run.price_book, agent=run.agent)
+    return Bill(
+        run.pk,
+        run.cost,
+        started=started,
+        price_book=run.price_book,
+        agent=run.agent,
+        waived_by=run.waived_by,
+    )
 
 
 def lapse_seconds(run: Run) -> float:

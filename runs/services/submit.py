@@ -11,7 +11,7 @@ from django.db import Error, connection, transaction
 from quotas import services as money
 from quotas.database import database_time, in_transaction, is_connection_lost
 from quotas.models import Account
-from runs import announcing, limits
+from runs import announcing, controls, limits
 from runs.errors import BacklogFull
 from runs.models import Run, Transition
 from runs.selectors import backlog_of
@@ -61,7 +61,8 @@ def admit(request: Request) -> Submitted:
 
 
 def check_backlog(queue: str) -> None:
-    """Raise BacklogFull when the queue is full. Called before the lock (protocol 4.4)."""
+    """Raise UnderMaintenance or BacklogFull where no run is accepted. Called before the lock (protocol 4.4)."""
+    controls.check_maintenance()
     backlog = backlog_of(queue)
     if backlog >= settings.BACKLOG_LIMIT:
         raise BacklogFull(queue=queue, backlog=backlog, limit=settings.BACKLOG_LIMIT)

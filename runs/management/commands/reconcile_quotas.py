@@ -20,8 +20,8 @@ class Command(InstanceCommand):
     help = "Recompute what accounts have spent and held from ledger and holds, and find holds whose run is over."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        super().add_arguments(parser)
-        parser.set_defaults(account="")
+        parser.add_argument("--json", action="store_true", help="one JSON value on stdout")
+        parser.add_argument("--account", default="", help="look at this account only (default: at all accounts)")
         parser.add_argument("--fix", action="store_true", help="repair what differs; audited")
 
     def run(self, options: dict[str, Any]) -> int:
@@ -40,11 +40,12 @@ class Command(InstanceCommand):
             self._table("Counters that differ from their rows (micro-units, and runs in flight):", differences)
             self._table("Open holds whose run is over:", leaked)
             if unprotected:
-                self.say(f"The ledger's triggers are not there: {', '.join(unprotected)}.")
+                self.say(f"Triggers are not there: {', '.join(unprotected)}.")
             left = "" if not (differences or leaked or unprotected) else "; repaired" if fix else "; repair with --fix"
             self.say(f"{len(ids)} accounts: {len(differences)} differences, {len(leaked)} leaked holds{left}.")
         if not is_protected and fix:
-            self.stderr.write("This database user may make no triggers (docs/deploy.md): the ledger stays unprotected.")
+            stays = "ledger and audit log stay unprotected"
+            self.stderr.write(f"This database user may make no triggers (docs/deploy.md): {stays}.")
         return DONE if is_protected and (fix or not (differences or leaked)) else FAILED
 
     def _table(self, title: str, rows: list[dict[str, Any]]) -> None:
