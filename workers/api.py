@@ -9,6 +9,7 @@ from quotas.api_view import ApiView
 from quotas.openapi import AFTER, LIMIT, problems
 from runs.api import shown
 from workers import dead_letters
+from workers.letter_filters import narrowed
 from workers.models import DeadLetter
 from workers.selectors import list_workers, queue_status
 from workers.serializers import (
@@ -28,12 +29,17 @@ class DeadLettersView(ApiView):
     """The account's dead letters."""
 
     scopes = {"GET": "admin"}
-    query = frozenset({"limit", "after", "state"})
+    query = frozenset({"limit", "after", "state", "case"})
 
     @extend_schema(
         operation_id="list_dead_letters",
         tags=["operators"],
-        parameters=[LIMIT, AFTER, OpenApiParameter("state", str, enum=STATES)],
+        parameters=[
+            LIMIT,
+            AFTER,
+            OpenApiParameter("state", str, enum=STATES),
+            OpenApiParameter("case", int, description="Of this case only."),
+        ],
         responses={200: DeadLetterPage, **problems()},
     )
     def get(self, request: Request) -> Response:  # noqa: ARG002
@@ -42,6 +48,7 @@ class DeadLettersView(ApiView):
         rows = dead_letters.visible(self.caller.account)
         if state is not None:
             rows = dead_letters.in_state(rows, state)
+        rows = narrowed(rows, {"case": self.parameter("case") or ""})
         if after is not None:
             rows = rows.filter(id__lt=after)
         page = list(rows[: limit + 1])
@@ -91,7 +98,7 @@ class RequeueView(ApiView):
 
 
 class DiscardView(ApiView):
-    """Put a dead letter aside for good."""
+    """Put a dead letter aside; it can be restored for a while."""
 
     scopes = {"POST": "admin"}
 

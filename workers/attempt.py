@@ -61,6 +61,7 @@ class Attempts:
     async def run(self, owned: OwnedRun) -> None:
         """Run a claimed run's handler and end its attempt, by whatever outcome. Never raises."""
         began = time.monotonic()
+        structlog.contextvars.bind_contextvars(**owned.ctx.identity.log_fields)  # of this task and what it starts
         if began - owned.renewed_at > self.config.lost_after:
             owned.execution.stop(Stop.LOST)  # the process stood still between the claim and this line
         budget = self._budget_of(owned)
@@ -99,6 +100,7 @@ class Attempts:
             worker=self.config.consumer,
             account_id=run.account_id,
             metadata=run.metadata,
+            request_id=run.request_id,
         )
         ctx = Context(identity, buffer, WorkerPorts(run, started.claimed.token, self.units, flush))
         begun_at = started.claimed.started.at

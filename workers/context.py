@@ -33,6 +33,13 @@ class Identity:
     worker: str
     account_id: int
     metadata: dict[str, Any]
+    request_id: str = ""  # of the submit
+
+    @property
+    def log_fields(self) -> dict[str, Any]:
+        """What every log line of this attempt carries, also those of the agent and of the libraries it calls."""
+        fields = {"run_id": str(self.run_id), "agent": self.agent, "attempt": self.attempt, "fence": self.fence}
+        return fields | ({"request_id": self.request_id} if self.request_id else {})
 
 
 class Ports(Protocol):

@@ -17,12 +17,18 @@ RECONNECT_MAX_SECONDS = 5.0
 
 
 class ControlListener(threading.Thread):
-    """Calls `on_cancel(run_id)` and `on_drain(worker)` for what it hears. Subscribes again after every loss."""
+    """Calls `on_cancel(run_id)`, `on_drain(worker)`, `on_undrain(worker)`. Subscribes again after every loss."""
 
-    def __init__(self, on_cancel: Callable[[UUID], None], on_drain: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        on_cancel: Callable[[UUID], None],
+        on_drain: Callable[[str], None],
+        on_undrain: Callable[[str], None],
+    ) -> None:
         super().__init__(name="control", daemon=True)
         self._on_cancel = on_cancel
         self._on_drain = on_drain
+        self._on_undrain = on_undrain
         self._stop_event = threading.Event()
 
     def run(self) -> None:
@@ -51,6 +57,8 @@ class ControlListener(threading.Thread):
                     self._on_cancel(UUID(run_id))
                 case {"drain": str(worker)}:
                     self._on_drain(worker)
+                case {"undrain": str(worker)}:
+                    self._on_undrain(worker)
                 case _:
                     log.warning("control.unknown_message")
         except (ValueError, TypeError):

@@ -17,7 +17,7 @@ from django.db.models.functions import Now
 
 from quotas.database import in_transaction
 from quotas.errors import Refusal
-from runs import announcing, archive, events, lifecycle, ready, scripts
+from runs import announcing, archive, controls, events, lifecycle, ready, scripts
 from runs.events import Answer
 from runs.models import Run
 from runs.outcomes import Cause, ErrorClass, Failed
@@ -172,6 +172,9 @@ class Deliveries:
             self._ack_unless_named(entry, row)
         elif row.state != RunState.QUEUED or row.fence != ticket.fence:
             self._ack(entry, row.pk)
+        elif controls.is_paused(row.queue):
+            controls.forget()  # the next take must know of it, or it would take this entry again and again
+            self._return([(entry, row)])
         elif ticket.version > ready.MESSAGE_VERSION:
             self._put_back(entry, row, f"No worker understood message version {ticket.version}")
         elif row.agent not in self._config.agents:
@@ -200,15 +203,19 @@ class Deliveries:
         now = time.monotonic()
         due = [(entry, row) for at, entry, row in self._waiting if at <= now]
         self._waiting = [kept for kept in self._waiting if kept[0] > now]
+        if due:
+            self._return(due)
+
+    def _return(self, pairs: Sequence[tuple[Entry, Run]]) -> None:
+        """Exchange entries for new ones, on which no delivery is counted. They go to the end of their stream."""
 
         def fill(pipe: Any) -> None:
-            for entry, row in due:
+            for entry, row in pairs:
                 # Without its slot, which was given back at once: another run may hold it by now.
                 stream.ack(pipe, replace(entry, slot=""), row.pk)
                 ready.dispatch(pipe, row)
 
-        if due:
-            scripts.execute(self._client, fill)
+        scripts.execute(self._client, fill)
 
     def _fail(self, entry: Entry, row: Run, error: Failed) -> None:
         left = in_transaction(lambda: buried(claiming.refuse(row.pk, row.fence, error, actor=self._config.consumer)))

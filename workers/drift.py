@@ -5,6 +5,7 @@ few accounts a statement; a pass that has taken its time leaves the rest to the 
 shown at the end. It locks nothing: one statement sees counters and rows.
 """
 
+import json
 import time
 from collections import Counter
 
@@ -15,10 +16,12 @@ from django.utils import timezone
 from quotas.drift import KINDS, figures_of
 from quotas.models import Account, Hold
 from quotas.selectors import spent_by_account
+from runs import broker, keys
 from workers import metrics
 
 log = structlog.get_logger(__name__)
 EVERY_SECONDS = 60.0
+KEPT_SECONDS = 600  # in Redis; a walk over many accounts takes some passes
 PAGE = 10  # accounts a statement: it sums up all lines of their periods
 PASS_SECONDS = 0.5  # then the sweeper's other duties have their turn
 
@@ -66,6 +69,8 @@ class DriftWatch:
     def _show(self) -> None:
         for kind in KINDS:
             metrics.hold_drift.labels(kind).set(self._drift[kind])
+        found = {kind: self._drift[kind] for kind in KINDS if self._drift[kind]}
+        broker.client().set(keys.drift(), json.dumps(found), ex=KEPT_SECONDS)  # the console shows it
         for kind in ("spent", "held"):
             metrics.units.labels(kind).set(self._units[kind])
         rows = Hold.objects.filter(state__in=Hold.OPEN).order_by().values_list("state").annotate(number=Count("pk"))

@@ -17,7 +17,7 @@ from runs import announcing
 from runs.models import Run
 from runs.services import claims, end_overdue, holding, overdue, schedule
 from runs.services.moves import Moved
-from workers import dead_letters, metrics
+from workers import case_filing, dead_letters, metrics
 from workers.aftermath import announce_left, buried
 from workers.heartbeat import alive_seconds
 from workers.models import WorkerProcess
@@ -107,7 +107,9 @@ class Duties:
             log.warning("sweep.holds_expired", account=account_id, holds=expired)
 
     def dead_letters(self) -> None:
-        """Publish dead letters that are not on the stream yet."""
+        """Publish dead letters that are not on the stream yet; file those without a case; open cases that are due."""
+        case_filing.backfill()
+        case_filing.wake()
         dead_letters.publish_due(self._client)
 
     def _announce(self, moved: Sequence[Moved]) -> None:

@@ -23,7 +23,8 @@ from runs.models import Run, StoredFile
 from runs.services import pruning
 from runs.services.files import STORAGE
 from runs.states import OPEN
-from workers import stream
+from workers import case_filing, stream
+from workers.bulk import operations
 from workers.models import DeadLetter
 
 CHUNK = 20
@@ -80,6 +81,7 @@ def forget_account(
             reason=reason,
         )
 
+    case_filing.forget_account(account.pk)
     in_transaction(end)
     return gone
 
@@ -105,6 +107,8 @@ def _forget_runs(client: "redis.Redis", chunk: Sequence[tuple[UUID, str]]) -> in
     def texts() -> None:
         audit.forget_texts(target_type="run", target_ids=ids)
         audit.forget_texts(target_type="dead_letter", target_ids=letters)
+        case_filing.close_forgotten(letters)
+        operations.forget_words(ids)
 
     in_transaction(texts)
     deleted = set(pruning.delete_runs(ids))

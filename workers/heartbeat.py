@@ -45,7 +45,7 @@ class Heartbeat:
             boot_id=me.boot_id,
             pid_namespace=me.pid_namespace,
             pid_started=me.started,
-            version=settings.AGENTOPS_VERSION,
+            version=settings.AGENTOPS_RELEASE[:40],
             queues=list(config.queues),
             agents=sorted(config.agents),
             concurrency=config.concurrency,
@@ -75,15 +75,32 @@ class Heartbeat:
         with self._writing:
             if not self._is_over:
                 rows = WorkerProcess.objects.filter(name=self._config.consumer)
-                rows.update(heartbeat_at=Now(), running_count=running, stopped_at=None)
+                memory = processes.resident_memory()
+                rows.update(heartbeat_at=Now(), running_count=running, memory_bytes=memory, stopped_at=None)
 
     def is_asked_to_drain(self) -> bool:
         """Whether an operator asked this process to drain (its row says so)."""
         asked = WorkerProcess.objects.filter(name=self._config.consumer, drain_requested_at__isnull=False)
         return bool(asked.exists())
 
-    def draining(self) -> None:
-        WorkerProcess.objects.filter(name=self._config.consumer, draining_since=None).update(draining_since=Now())
+    def draining(self, for_good: bool) -> None:  # noqa: FBT001  passed on by position
+        """Note that the process drains; `for_good`: nobody can recall it.
+
+        Not where the drain was recalled meanwhile: nobody would take the note back.
+        """
+        mine = WorkerProcess.objects.filter(name=self._config.consumer)
+        asked = mine if for_good else mine.filter(drain_requested_at__isnull=False)
+        asked.filter(draining_since=None).update(draining_since=Now())
+        if for_good:
+            mine.filter(leaving_at=None).update(leaving_at=Now())
+
+    def leave(self) -> bool:
+        """Note that it leaves, if an operator still asks for it. Returns whether; if not, the drain was recalled.
+
+        A row that somebody deleted recalls nothing.
+        """
+        mine = WorkerProcess.objects.filter(name=self._config.consumer)
+        return bool(mine.filter(drain_requested_at__isnull=False).update(leaving_at=Now())) or not mine.exists()
 
     def sign_off(self) -> None:
         """Mark the process as stopped in an orderly way."""

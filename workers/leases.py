@@ -35,11 +35,15 @@ AGAIN_PART = 8  # of a beat: how soon one that failed is tried again
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """Who is told of a run that was asked to stop, and of one that is not ours any more. Called in the thread."""
+    """Who is told of a run that was asked to stop, and of one that is not ours any more. Called in the thread.
+
+    With every heartbeat one of `drain` and `undrain` is called, as the worker's row has it.
+    """
 
     stop: Callable[[OwnedRun, Stop], None]
     drain: Callable[[], None]
     lost: Callable[[OwnedRun], None]
+    undrain: Callable[[], None] = lambda: None
 
 
 class LeaseKeeper(threading.Thread):
@@ -66,8 +70,9 @@ class LeaseKeeper(threading.Thread):
                     # A session that the database ended is found by its first use; a lease is only a few beats long.
                     due = min(due, time.monotonic() + self._config.beat / AGAIN_PART)
                 PriceTable.refresh()
-                if self._heartbeat.beat_if_due(running=len(self._owned.all())) and self._heartbeat.is_asked_to_drain():
-                    self._listeners.drain()
+                if self._heartbeat.beat_if_due(running=len(self._owned.all())):
+                    is_asked = self._heartbeat.is_asked_to_drain()
+                    (self._listeners.drain if is_asked else self._listeners.undrain)()
             except DatabaseError as error:
                 log.warning("beat.postponed", worker=self._config.consumer, error=str(error))
             except Exception:

@@ -28,3 +28,4 @@ last_read_age = Gauge("agentops_last_read_age_seconds", "Age of the last good re
 last_beat_age = Gauge("agentops_last_beat_age_seconds", "Age of the last acknowledged lease beat")
 loop_lag = Gauge("agentops_loop_lag_seconds", "How late the event loop was when last looked at, or is by now")
 sweep_seconds = Histogram("agentops_sweep_seconds", "Length of the passes of the sweeper's holder")
+bulk_items = Counter("agentops_bulk_items", "Items of bulk operations acted on", ["kind", "result"])

@@ -30,6 +30,15 @@ def identity(pid: int | None = None) -> Identity:
     return Identity(*place, int(fields[STARTED])) if place and fields else Identity()
 
 
+def resident_memory() -> int | None:
+    """Return the bytes of memory this process has; None where the system does not say. Its children's are not in it."""
+    try:
+        pages = int((PROC / "self/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
 def _place() -> tuple[str, str] | None:
     """Return (boot, namespaces) in which this process's pids and start times mean something.
 

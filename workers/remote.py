@@ -210,7 +210,7 @@ class RemoteContext(Context):
 def work(connection: socket, reader: Reader, start: Body) -> None:
     """Run the handler that the worker's first message names, and say how it ended."""
     identity = Identity(**(start["identity"] | {"run_id": UUID(start["identity"]["run_id"])}))
-    structlog.contextvars.bind_contextvars(run_id=str(identity.run_id), agent=identity.agent)
+    structlog.contextvars.bind_contextvars(**identity.log_fields)
     link = Link(connection, reader)
     try:
         spec = _find(identity.agent, start["module"])

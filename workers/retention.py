@@ -16,11 +16,12 @@ from django.db import DatabaseError
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from quotas.database import database_time, is_connection_lost
+from quotas.database import database_time, in_transaction, is_connection_lost
 from runs.ids import first_id_at
 from runs.models import Artifact, Run
 from runs.services import pruning
-from workers import dead_letters
+from workers import case_filing, dead_letters
+from workers.bulk import operations
 from workers.models import DeadLetter
 
 log = structlog.get_logger(__name__)
@@ -41,9 +42,13 @@ Progress = Callable[[str, int], None]
 
 
 def open_letters(run_ids: Sequence[UUID]) -> set[UUID]:
-    """Return the runs that somebody may still requeue from their dead letter: they stay as they are."""
-    letters = dead_letters.in_state(DeadLetter.objects.filter(run__in=run_ids), DeadLetter.State.OPEN)
-    return set(letters.values_list("run__pk", flat=True))
+    """Return the runs that somebody may still requeue from their dead letter: they stay as they are.
+
+    A discarded one may be restored first.
+    """
+    letters = DeadLetter.objects.filter(run__in=run_ids)
+    kept = (dead_letters.in_state(letters, DeadLetter.State.OPEN), dead_letters.restorable(letters))
+    return {run_id for rows in kept for run_id in rows.values_list("run__pk", flat=True)}
 
 
 def _ended_before(run: Run, seconds: float) -> bool:
@@ -89,6 +94,8 @@ def _due_runs(page: Sequence[Run], seconds: float) -> list[UUID]:
 def _prune_payloads(run_ids: Sequence[UUID]) -> int:
     marked = pruning.prune_payloads(run_ids, open_letters)
     pruning.remove_artifacts(set(run_ids) - set(marked))
+    if marked:
+        in_transaction(lambda: operations.forget_words(marked))
     return len(marked)
 
 
@@ -186,7 +193,10 @@ class Retention:
         share = BUDGET_SECONDS / len(self._walks)
         more = [walk.work(until=time.monotonic() + share, most=BATCH) for walk in self._walks]
         uploads = pruning.remove_uploads(pruning.unused_uploads(CHUNK))
-        done = {walk.rule.name: walk.found - before[walk.rule.name] for walk in self._walks} | {"uploads": uploads}
+        cases = case_filing.prune(settings.RETAIN_RUNS_DAYS)
+        bulk = operations.prune(settings.RETAIN_RUNS_DAYS)
+        done = {walk.rule.name: walk.found - before[walk.rule.name] for walk in self._walks}
+        done |= {"uploads": uploads, "cases": cases, "bulk": bulk}
         if any(done.values()):
             log.info("sweep.pruned_rows", **done)
         if any(more) or uploads == CHUNK:

@@ -7,12 +7,15 @@ from rest_framework import serializers
 from runs.fields import StrictSerializer, Text
 from runs.serializers import RunOut
 from workers.dead_letters import state_of
-from workers.models import DeadLetter, WorkerProcess
+from workers.models import Case, CaseAccount, DeadLetter, WorkerProcess
 
 
 class DeadLetterBrief(serializers.ModelSerializer[DeadLetter]):
     """A dead letter as an item of a list. `state` is `requeued` too when its run was requeued elsewhere."""
 
+    case = serializers.IntegerField(
+        source="case_id", allow_null=True, help_text="The case of all that failed alike; null until it is filed."
+    )
     run = serializers.UUIDField(source="run_id", allow_null=True)
     agent = serializers.CharField(source="run.agent", default=None, allow_null=True)
     retried_by = serializers.UUIDField(source="run.retried_by", default=None, allow_null=True)
@@ -25,6 +28,7 @@ class DeadLetterBrief(serializers.ModelSerializer[DeadLetter]):
             "state",
             "reason",
             "error_class",
+            "case",
             "message",
             "run",
             "agent",
@@ -56,6 +60,33 @@ class DeadLetterPage(serializers.Serializer[dict[str, Any]]):
     """One page, newest first."""
 
     results = DeadLetterBrief(many=True)
+    next = serializers.CharField(allow_null=True)
+
+
+class CaseOut(serializers.ModelSerializer[CaseAccount]):
+    """What the account has of a case: dead letters that failed for one cause. The numbers count its own alone."""
+
+    id = serializers.IntegerField(source="case_id")
+    state = serializers.ChoiceField(source="case.state", choices=Case.State.choices)
+    agent = serializers.CharField(source="case.agent")
+    error_class = serializers.CharField(source="case.error_class")
+    error_type = serializers.CharField(source="case.error_type")
+    reason = serializers.CharField(source="case.reason")
+    pattern = serializers.CharField(source="case.pattern", help_text="The message without what differs.")
+    cost = serializers.IntegerField(help_text="What its failed runs cost, in micro-units.")
+
+    class Meta:
+        model = CaseAccount
+        fields = [
+            "id", "state", "agent", "error_class", "error_type", "reason", "pattern", "count", "open_count", "cost",
+            "first_seen_at", "last_seen_at",
+        ]  # fmt: skip
+
+
+class CasePage(serializers.Serializer[dict[str, Any]]):
+    """One page, the newest case first."""
+
+    results = CaseOut(many=True)
     next = serializers.CharField(allow_null=True)
 
 
@@ -109,11 +140,31 @@ class SlotsOut(serializers.Serializer[dict[str, Any]]):
     used = serializers.DictField(child=serializers.IntegerField())
 
 
+class PausedOut(serializers.Serializer[dict[str, Any]]):
+    """A paused queue: no worker takes from it, what is submitted waits."""
+
+    queue = serializers.CharField()
+    reason = serializers.CharField()
+    paused_by = serializers.CharField()
+    paused_at = serializers.DateTimeField()
+
+
+class MaintenanceOut(serializers.Serializer[dict[str, Any]]):
+    """Why new runs are refused now."""
+
+    message = serializers.CharField()
+    retry_after_seconds = serializers.IntegerField()
+    set_by = serializers.CharField()
+    set_at = serializers.DateTimeField()
+
+
 class QueueStatusOut(serializers.Serializer[dict[str, Any]]):
-    """The queues, the limits that runs wait for, the global slots by queue, and how many workers are alive."""
+    """The queues, what operators hold back, the limits that runs wait for, global slots, and how many workers live."""
 
     queues = QueueOut(many=True)
     parked = ParkedOut(many=True)
+    paused = PausedOut(many=True)
+    maintenance = MaintenanceOut(allow_null=True)
     slots = SlotsOut()
     workers_alive = serializers.IntegerField()
     redis = serializers.ChoiceField(
@@ -138,6 +189,7 @@ class WorkerOut(serializers.ModelSerializer[WorkerProcess]):
             "agents",
             "concurrency",
             "running_count",
+            "memory_bytes",
             "port",
             "started_at",
             "heartbeat_at",

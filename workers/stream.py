@@ -61,8 +61,10 @@ class Consumer:
         """Wait for a wake of any queue, outside the group, holding nothing. Returns whether there was one."""
         return blocking.blpop([keys.wake(queue) for queue in self._queues], timeout=seconds) is not None
 
-    def take(self, places: Sequence[int], known: Collection[str] = ()) -> list[Entry]:
+    def take(self, places: Sequence[int], known: Collection[str] = (), paused: Collection[str] = ()) -> list[Entry]:
         """Return at most as many entries as there are places: one round trip a queue, in the order of the queues.
+
+        Nothing of queues that are `paused`.
 
         After a failed take the server may have given entries that never arrived: they are adopted first, those that
         this process does not know. Only then, because reading one's history resets idle time and delivery count.
@@ -73,7 +75,7 @@ class Consumer:
             taken = self._adopt(free, known)
             free = free[len(taken) :]
         self._unsure = True  # until this take has succeeded
-        taken += self._take_all(free)
+        taken += self._take_all(free, paused)
         self._unsure = False
         return taken
 
@@ -95,9 +97,9 @@ class Consumer:
                         found.append(Entry(queue, name, entry_id.decode(), fields, 1, place, slot))
         return found
 
-    def _take_all(self, free: list[int]) -> list[Entry]:
+    def _take_all(self, free: list[int], paused: Collection[str]) -> list[Entry]:
         taken: list[Entry] = []
-        for queue in self._queues:
+        for queue in [name for name in self._queues if name not in paused]:
             if not free:
                 break
             got = self._take_queue(queue, free)

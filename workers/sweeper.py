@@ -159,6 +159,15 @@ class Sweeper(threading.Thread):
                 self._duty(name, self._all[name], done)
         return done
 
+    def repair(self, passes: int) -> Pass:
+        """Run the duties of `only` so many times now, whoever holds the lease: each is safe beside another sweeper."""
+        told = Pass(None)
+        for _ in range(passes):
+            for name in DUTIES:
+                if name in self._only and name not in told.failed:
+                    self._duty(name, self._all[name], told)
+        return told
+
     def _duty(self, name: str, run: Callable[[], Any], told: Pass) -> None:
         try:
             run()

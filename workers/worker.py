@@ -19,15 +19,18 @@ from redis.exceptions import RedisError
 
 from quotas.errors import Refusal
 from runs import broker
+from runs.controls import paused_queues
 from runs.metrics import show_agents
 from runs.pricing import unpriced_models
 from workers import metrics
 from workers.attempt import Attempts
+from workers.bulk.runner import BulkRunner
 from workers.claimer import Batch
 from workers.closer import close_batch, close_ended
 from workers.config import WorkerConfig
 from workers.control import ControlListener
 from workers.delivery import Deliveries, Started
+from workers.draining import Draining
 from workers.event_writer import EventWriter
 from workers.executor import Stop
 from workers.finaliser import Finaliser
@@ -47,8 +50,6 @@ log = structlog.get_logger(__name__)
 UNIT_THREADS = 8
 BACKOFF_MAX_SECONDS = 5.0
 WATCH_SECONDS = 0.5
-TELL_SECONDS = 3.0
-LEAVE_SECONDS = 5.0
 
 
 class Worker:
@@ -86,16 +87,18 @@ class Worker:
         )
         self._attempts: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.keeper = LeaseKeeper(
-            config, self.owned, beating, Listeners(self._stop, self._asked_to_drain, self._lost), self.heartbeat
-        )
+        told = Listeners(self._stop, self._asked_to_drain, self._lost, self._recalled)
+        self.keeper = LeaseKeeper(config, self.owned, beating, told, self.heartbeat)
+        self._draining = Draining(config, shutdown, self.heartbeat, self.units, self.owned, self._attempts)
 
     async def run(self, *, port: int = 0) -> None:
         """Work until a signal, then drain: finish what runs for up to the grace, interrupt the rest, sign off."""
         self._loop = asyncio.get_running_loop()
         await self.units.run(self._register, port)
-        sweeper, control = Sweeper(self.config, self.client), ControlListener(self._cancel_by_id, self._drain_by_name)
-        for thread in (self.keeper, sweeper, control):
+        sweeper = Sweeper(self.config, self.client)
+        control = ControlListener(self._cancel_by_id, self._drain_by_name, self._undrain_by_name)
+        bulk = BulkRunner(self.config.consumer)
+        for thread in (self.keeper, sweeper, control, bulk):
             thread.start()
         parts: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             "event writer": self.writer.run,
@@ -109,11 +112,12 @@ class Worker:
         helpers.append(asyncio.create_task(repair, name="repair"))
         try:
             await self._fetch()
-            await self._drain()
+            while not await self._draining.run():
+                await self._fetch()
         finally:
             for task in helpers:
                 task.cancel()
-            for thread in (control, sweeper, self.keeper):
+            for thread in (bulk, control, sweeper, self.keeper):
                 thread.stop()
         await self._sign_off()
 
@@ -175,7 +179,7 @@ class Worker:
     def _take(self, places: Sequence[int]) -> list[Entry]:
         self.deliveries.put_back_due()
         known = {owned.entry.id for owned in self.owned.all()}
-        return self._consumer.take(places, known)
+        return self._consumer.take(places, known, paused_queues())
 
     async def _first_of(self, waiting: Coroutine[Any, Any, None]) -> None:
         """Wait for something or for the shutdown, whichever comes first."""
@@ -270,6 +274,15 @@ class Worker:
         if worker == self.config.consumer:
             self._asked_to_drain()
 
+    def _recalled(self) -> None:
+        """Have a drain look whether it is still asked for; outside of one nothing comes of it."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._draining.recalled.set)
+
+    def _undrain_by_name(self, worker: str) -> None:
+        if worker == self.config.consumer:
+            self._recalled()
+
     def _lost(self, owned: OwnedRun) -> None:
         if not owned.fenced:
             owned.fenced = True
@@ -306,37 +319,6 @@ class Worker:
         return time.monotonic() if not self.places.free() else self.last_read
 
     # -- end -------------------------------------------------------------------------------------------------------
-    async def _drain(self) -> None:
-        """Take nothing more; finish what runs for up to the grace; interrupt the rest (policy `interrupt`)."""
-        log.info("worker.draining", worker=self.config.consumer, running=len(self._attempts))
-        try:
-            await self.units.run(self.heartbeat.draining)
-        except DatabaseError as error:
-            log.warning("drain.not_noted", error=str(error))
-        if self._attempts:
-            at_once = asyncio.create_task(self.shutdown.at_once.wait())
-            finished = asyncio.create_task(_all_done(self._attempts))
-            telling = asyncio.create_task(self._tell_what_is_left())
-            await asyncio.wait(
-                {at_once, finished}, timeout=self.config.drain_grace, return_when=asyncio.FIRST_COMPLETED
-            )
-            for owned in self.owned.all():
-                owned.execution.stop(Stop.DRAIN)
-            await asyncio.wait({at_once, finished}, return_when=asyncio.FIRST_COMPLETED)
-            if not finished.done():  # a second signal: handlers get their grace, a store that is away gets no more
-                await asyncio.wait({finished}, timeout=self.config.handler_grace + LEAVE_SECONDS)
-            for task in (at_once, finished, telling):
-                task.cancel()
-
-    async def _tell_what_is_left(self) -> None:
-        """Log how many runs a drain still waits for, whenever that has changed."""
-        told = len(self._attempts)
-        while True:
-            await asyncio.sleep(TELL_SECONDS)
-            if (left := len(self._attempts)) != told:
-                told = left
-                log.info("worker.waiting_for_runs", worker=self.config.consumer, running=left)
-
     async def _sign_off(self) -> None:
         left = []
         while not self.ended.empty():
@@ -363,8 +345,3 @@ async def _for_ever(name: str, part: Callable[[], Coroutine[Any, Any, None]]) ->
         except Exception:
             log.exception("part.broke", part=name)
         await asyncio.sleep(1)
-
-
-async def _all_done(tasks: set["asyncio.Task[None]"]) -> None:
-    while tasks:
-        await asyncio.wait(set(tasks))

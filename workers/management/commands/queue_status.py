@@ -3,14 +3,16 @@
 from typing import Any
 
 from quotas.command import DONE, InstanceCommand
+from quotas.display import moment
 from workers.selectors import queue_status
+from workers.why import why_of_oldest
 
 
 class Command(InstanceCommand):
     help = "Show, for each queue and priority, how many runs wait and are in flight, and the oldest wait."
 
     def run(self, options: dict[str, Any]) -> int:  # noqa: ARG002
-        status = queue_status()
+        status = queue_status() | {"why": why_of_oldest()}
         if self.as_json:
             self.emit(status)
             return DONE
@@ -19,9 +21,16 @@ class Command(InstanceCommand):
             columns,
             [(row["queue"], row["priority"], row["waiting"], row["in_flight"], _age(row)) for row in status["queues"]],
         )
+        for row in status["paused"]:
+            since = moment(row["paused_at"])
+            self.say(f"queue {row['queue']} is paused by {row['paused_by']} since {since}: {row['reason']}")
+        if status["maintenance"]:
+            self.say(f"maintenance, no new runs: {status['maintenance']['message']}")
         for row in status["parked"]:
             at_work = f"{row['running']} of {row['most']} at work"
             self.say(f"limit {row['limit']} in {row['queue']}: {row['parked']} parked, {at_work}")
+        for row in status["why"]:
+            self.say(f"oldest run of {row['queue']}, {row['run']}: {row['text']}")
         limit = status["slots"]["limit"]
         if limit is not None:
             for queue, used in status["slots"]["used"].items():

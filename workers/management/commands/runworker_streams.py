@@ -123,12 +123,12 @@ def _listen_to_supervisor(shutdown: Shutdown) -> None:
     A service manager that signals every process, and the end of the parent, must not count as a second signal.
     """
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, shutdown.draining.set)
+    loop.add_signal_handler(signal.SIGTERM, shutdown.drain_for_good)
     loop.add_signal_handler(signal.SIGINT, _at_once, shutdown)
 
 
 def _at_once(shutdown: Shutdown) -> None:
-    shutdown.draining.set()
+    shutdown.drain_for_good()
     shutdown.at_once.set()
 
 

@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 
 from quotas.command import DONE, FAILED, REFUSED, InstanceCommand
 from runs import broker
+from workers.bulk.runner import BulkRunner
 from workers.config import sweep_config
 from workers.holder import HOLD_MS
 from workers.sweeper import DUTIES, Pass, Sweeper
@@ -28,7 +29,8 @@ WAIT_SECONDS = HOLD_MS / 1000 + 2  # a holder that died is replaced meanwhile
 
 class Command(InstanceCommand):
     help = (
-        "Sweep until SIGTERM, as one of the processes that take turns (every worker is one), or make one pass with "
+        "Sweep until SIGTERM, as one of the processes that take turns (every worker is one), and work on bulk "
+        "operations meanwhile; or make one pass with "
         "--once. Taking over the runs of a lost worker needs two looks half a lease apart: --once does all but that."
     )
 
@@ -47,8 +49,9 @@ class Command(InstanceCommand):
             names = [name for name in names if name != "takeover"]
             if not names:
                 self.usage("Taking over needs two looks half a lease apart: leave --once out.")
-        sweeper = Sweeper(sweep_config("sweep"), broker.client(), names)
-        return self._once(sweeper) if options["once"] else self._until_told(sweeper)
+        config = sweep_config("sweep")
+        sweeper = Sweeper(config, broker.client(), names)
+        return self._once(sweeper) if options["once"] else self._until_told(sweeper, BulkRunner(config.consumer))
 
     # -- one pass --------------------------------------------------------------------------------------------------
     def _once(self, sweeper: Sweeper) -> int:
@@ -88,7 +91,7 @@ class Command(InstanceCommand):
         self.say("Runs of lost workers are taken over by a sweeper that keeps running: it has to look twice.")
 
     # -- until told ------------------------------------------------------------------------------------------------
-    def _until_told(self, sweeper: Sweeper) -> int:
+    def _until_told(self, sweeper: Sweeper, bulk: BulkRunner) -> int:
         told = threading.Event()
 
         def stop(_number: int, _frame: FrameType | None) -> None:
@@ -97,10 +100,13 @@ class Command(InstanceCommand):
         before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
         keep_connections()
         sweeper.start()
+        bulk.start()
         self.say("Sweeping, whenever it is this process's turn. SIGTERM ends it.")
         told.wait()
-        sweeper.stop()
-        sweeper.join()
+        for thread in (bulk, sweeper):
+            thread.stop()
+        for thread in (bulk, sweeper):
+            thread.join()
         for number, handler in before.items():
             signal.signal(number, handler)
         if self.as_json:

@@ -1,6 +1,7 @@
-"""`workers list|drain`: the worker processes, and a drain of one by name.
+"""`workers list|drain|undrain`: the worker processes, a drain of one by name, and its recall.
 
-Exit codes: 0 done, 1 `--wait` ended before the workers had stopped, 2 refused (no worker of that name), 4 no instance.
+Exit codes: 0 done, 1 `--wait` ended before the workers had stopped, 2 refused (no worker of that name, or its drain
+cannot be recalled any more), 4 no instance.
 With `--json`: {results: [worker]}.
 """
 
@@ -13,7 +14,7 @@ from django.core.management.base import CommandParser
 from django.utils import timezone
 
 from quotas.command import DONE, FAILED, InstanceCommand
-from workers.drains import request_drain
+from workers.drains import recall_drain, request_drain
 from workers.models import WorkerProcess
 from workers.selectors import list_workers
 from workers.serializers import WorkerOut
@@ -26,14 +27,17 @@ class Command(InstanceCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
-        acts = parser.add_subparsers(dest="act", required=True, metavar="list|drain")
+        acts = parser.add_subparsers(dest="act", required=True, metavar="list|drain|undrain")
         listing = acts.add_parser("list", help="those that are alive, newest first")
         listing.add_argument("--all", action="store_true", help="also those that have stopped or died")
         drain = acts.add_parser("drain", help="of all processes of a name, or of one by its full name")
         drain.add_argument("name", metavar="NAME")
         drain.add_argument("--reason", default="", help="kept in the audit log")
         drain.add_argument("--wait", type=float, metavar="SECONDS", help="wait for their end, at most so long")
-        for act in (listing, drain):  # also after the act, where people write them
+        undrain = acts.add_parser("undrain", help="have it go on working, while it still waits for its runs")
+        undrain.add_argument("name", metavar="NAME")
+        undrain.add_argument("--reason", default="", help="kept in the audit log")
+        for act in (listing, drain, undrain):  # also after the act, where people write them
             act.add_argument("--json", action="store_true", dest="json_after")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -43,6 +47,9 @@ class Command(InstanceCommand):
     def run(self, options: dict[str, Any]) -> int:
         if options["act"] == "list":
             self._show(list_workers(alive=not options["all"])[:500])
+            return DONE
+        if options["act"] == "undrain":
+            self._show(recall_drain(name=options["name"], actor=self.actor, reason=options["reason"].strip()))
             return DONE
         rows = request_drain(name=options["name"], actor=self.actor, reason=options["reason"].strip())
         code = DONE if options["wait"] is None else self._wait(rows, options["wait"])
