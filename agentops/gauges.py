@@ -22,11 +22,14 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from runs import broker, keys
-from runs.models import Run
+from runs.controls import queue_names
+from runs.models import Maintenance, QueuePause, Run
 from runs.states import RunState
+from workers.bulk.operations import LIVE
+from workers.cases import live_cases
 from workers.dead_letters import in_state
-from workers.models import DeadLetter
-from workers.selectors import list_workers, queue_names
+from workers.models import BulkOperation, DeadLetter
+from workers.selectors import list_workers
 
 log = structlog.get_logger(__name__)
 FRESH_SECONDS = 5.0
@@ -84,6 +87,10 @@ def read_database() -> Families:
     oldest = _family("oldest_wait_seconds", "Wait of who waits longest; 0 where none does", "queue", "priority")
     letters = _family("dead_letters_open", "Dead letters that wait for a person", "reason")
     alive = _family("workers_alive", "Workers whose heart beats")
+    cases = _family("cases_open", "Cases that nobody has resolved or chosen to ignore")
+    paused = _family("queue_paused", "1 while no worker takes from the queue", "queue")
+    bulk = _family("bulk_operations", "Bulk operations that are not over", "state")
+    closed = _family("maintenance", "1 while no new runs are accepted")
     now = timezone.now()
     of_each: dict[str, Aggregate] = {f"count_{name}": Count("pk", filter=Q(priority=name)) for name in keys.PRIORITIES}
     of_each |= {f"since_{name}": Min("queued_at", filter=Q(priority=name)) for name in keys.PRIORITIES}
@@ -99,7 +106,16 @@ def read_database() -> Families:
     numbers = Tally(rows.values_list("reason", flat=True)[:LETTERS_CAP])
     for reason in DeadLetter.Reason.values:
         letters.add_metric([reason], numbers[reason])
-    return backlog, oldest, alive, letters
+    pauses = list(QueuePause.objects.order_by("queue").values_list("queue", flat=True))
+    for queue in dict.fromkeys([*queue_names(), *pauses]):
+        paused.add_metric([queue], queue in pauses)
+    cases.add_metric([], live_cases().order_by()[:LETTERS_CAP].count())
+    live = BulkOperation.objects.filter(state__in=[str(one) for one in LIVE]).order_by()
+    states = Tally(live.values_list("state", flat=True)[:LETTERS_CAP])
+    for one in LIVE:
+        bulk.add_metric([str(one)], states[str(one)])
+    closed.add_metric([], Maintenance.objects.exists())
+    return backlog, oldest, alive, letters, cases, paused, bulk, closed
 
 
 class Source:

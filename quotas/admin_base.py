@@ -1,15 +1,17 @@
-"""What the admin pages of all apps share: read-only pages, a paginator that counts no whole table, who acts."""
+"""What the admin pages of all apps share: read-only pages, lists that refuse what is no filter, who acts."""
 
 from typing import Any
 from uuid import UUID
 
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import BadRequest
 from django.core.paginator import Paginator
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.functional import cached_property
 from django.utils.html import format_html
@@ -40,6 +42,62 @@ class BoundedPaginator(Paginator):  # type: ignore[type-arg]
         return len(rows)
 
 
+class StrictChangeList(ChangeList):
+    """A list that shows no row where its address says what is no filter of it; `refused` is the sentence for that.
+
+    Django would redirect to the list without any filter, and take every column of the model for one.
+    """
+
+    refused = ""
+
+    def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
+        for key in self.get_filters_params():
+            if not any(_takes(one, key) for one in self.list_filter):
+                self.refused = f"This list has no filter {key[:60]!a}. {self._known_filters()}"
+                self.params.pop(key, None)
+                self.filter_params.pop(key, None)
+        try:
+            rows: QuerySet[Any] = super().get_queryset(request, exclude_parameters)
+            self.refused = self.refused or next(filter(None, map(_wrong_choice, self.filter_specs)), "")
+        except IncorrectLookupParameters as error:
+            told = error.args[0] if error.args else None
+            self.refused = told if isinstance(told, str) else "A filter of this list does not take such a value."
+            rows = self.root_queryset
+        return rows.none() if self.refused else rows
+
+    def _known_filters(self) -> str:
+        keys = ["q"] if self.search_fields else []
+        filters: list[Any] = list(self.list_filter)
+        for one in filters:
+            names = [one] if isinstance(one, str) else [one.parameter_name, getattr(one, "end_name", "")]
+            keys += filter(None, names)
+        return f"It has: {', '.join(keys)}." if keys else "It has none."
+
+    def get_results(self, request: HttpRequest) -> None:
+        try:
+            super().get_results(request)
+        except IncorrectLookupParameters:
+            self.refused = "This list has no such page."
+            self.queryset, self.page_num = self.queryset.none(), 1
+            super().get_results(request)
+
+
+def _wrong_choice(spec: Any) -> str:
+    """Return what is wrong with the value of a filter that offers choices, or nothing."""
+    if getattr(spec, "is_typed", False) or not isinstance(spec, admin.SimpleListFilter):
+        return ""
+    known = [str(value) for value, _ in spec.lookup_choices]
+    is_known = spec.value() in {None, "", *known}
+    return "" if is_known else f"The filter by {spec.title} takes one of {', '.join(known)}."
+
+
+def _takes(list_filter: Any, key: str) -> bool:
+    """Whether a query parameter is one of a filter's."""
+    if isinstance(list_filter, str):
+        return key.partition("__")[0] == list_filter
+    return key in {list_filter.parameter_name, getattr(list_filter, "end_name", "")}
+
+
 class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """A list and a page to look at: what services write, no form may change."""
 
@@ -51,17 +109,44 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     actions: Any = None
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Refuse a selection that names no rows: Django would look it up and fail."""
+        """Refuse a selection that names no rows: Django would look it up and fail. 400 where the filter is none."""
         for selected in request.POST.getlist(ACTION_CHECKBOX_NAME):
-            if not (selected.isascii() and selected.isdigit() and len(selected) <= ID_DIGITS):
+            if not self.is_row(selected):
                 raise BadRequest("This is no selection of rows.")
-        return super().changelist_view(request, extra_context)
+        answer = super().changelist_view(request, extra_context)
+        context = answer.context_data if isinstance(answer, TemplateResponse) else None
+        refused: str = getattr((context or {}).get("cl"), "refused", "")
+        if refused:
+            answer.status_code = 400
+            self.tell_refusal(request, refused)
+        return answer
+
+    def tell_refusal(self, request: HttpRequest, sentence: str) -> None:
+        """Say on the page of the list why it shows no row."""
+        self.message_user(request, sentence, messages.ERROR)
+
+    def rows_listed(self, request: HttpRequest) -> QuerySet[Any]:
+        """Return all rows of the list with its filters and search, for a file of them. Raises BadRequest."""
+        changelist: Any = self.get_changelist_instance(request)
+        if changelist.refused:
+            raise BadRequest(changelist.refused)
+        rows: QuerySet[Any] = changelist.queryset
+        return rows
+
+    def is_row(self, selected: str) -> bool:
+        """Whether a selected value can be the id of a row."""
+        return selected.isascii() and selected.isdigit() and len(selected) <= ID_DIGITS
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:  # noqa: ARG002
+        return StrictChangeList
 
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
-        """Leave the action bar out where there is nothing to select."""
-        changelist = super().get_changelist_instance(request)
+        """Leave the action bar out where there is nothing to select; do nothing to all that match what is no filter."""
+        changelist: Any = super().get_changelist_instance(request)
+        if changelist.refused and request.method == "POST":
+            raise BadRequest(changelist.refused)
         changelist.show_admin_actions = bool(changelist.result_count)
-        return changelist
+        return changelist  # type: ignore[no-any-return]
 
     def has_add_permission(self, request: HttpRequest) -> bool:  # noqa: ARG002  Django's signature
         return False

@@ -21,6 +21,7 @@ class TextFilter(admin.SimpleListFilter):
     """A filter with a field. Subclasses say what to look for."""
 
     template = "admin/text_filter.html"
+    is_typed = True  # no list of values to compare with: quotas/admin_base.py
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
         return [("", "")]  # a filter without choices is not shown at all
@@ -91,4 +92,5 @@ class DaysFilter(TextFilter):
         try:
             return moment_of(text, UTC, is_end=is_end) if text else None
         except (ValueError, OverflowError) as error:
-            raise IncorrectLookupParameters(error) from error
+            told = f"The filter by {self.title} takes days, such as 2026-11-29, and times with their offset."
+            raise IncorrectLookupParameters(told) from error

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from agentops.chaos.proxy import Proxy
 from agentops.chaos.stack import LEASE_SECONDS, LONE, Stack, send
 from runs import broker, keys
-from workers.selectors import queue_names
+from runs.controls import queue_names
 
 NOTHING: Callable[[], None] = lambda: None  # noqa: E731
 

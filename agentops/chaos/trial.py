@@ -18,9 +18,9 @@ from agentops.chaos.servers import until
 from agentops.chaos.stack import Stack
 from quotas.models import Account
 from runs import broker, keys
+from runs.controls import queue_names
 from runs.models import Run
 from runs.states import TERMINAL, RunState
-from workers.selectors import queue_names
 
 RUNNING_LEAST = 5
 CALM_SECONDS = 300.0

@@ -1,4 +1,7 @@
-"""The two acts on a run's page: cancel and requeue. Each is a POST, a permission, one service call, a message."""
+"""The acts on a run's page: cancel and another priority. A POST, a permission, a service call, a message each.
+
+A requeue is planned first, on a page of its own (plan_page).
+"""
 
 import uuid
 from collections.abc import Callable
@@ -10,10 +13,10 @@ from django.urls import reverse
 from django.utils.html import format_html
 from django.views.decorators.http import require_POST
 
-from agentops.console.run_page import CANCEL, REQUEUE
+from agentops.console.run_facts import CANCEL, REPRIORITISE
 from quotas.admin_base import actor_of, reason_of, request_id_of
 from quotas.errors import Refusal
-from runs.services import cancel_run, requeue_run
+from runs.services import cancel_run, reprioritise
 
 CANCEL_SAID = {
     "cancelled": "The run is cancelled.",
@@ -45,10 +48,11 @@ def _cancel(request: HttpRequest, run_id: uuid.UUID, reason: str) -> str:
     return page_of(run_id)
 
 
-def _requeue(request: HttpRequest, run_id: uuid.UUID, reason: str) -> str:
-    answer = requeue_run(run_id=run_id, actor=actor_of(request), reason=reason, request_id=request_id_of(request))
-    messages.success(request, "Requeued: this is the new run.")
-    return page_of(answer.run.pk)
+def _priority(request: HttpRequest, run_id: uuid.UUID, reason: str) -> str:
+    priority = request.POST.get("priority", "")[:20]
+    run = reprioritise(run_id, priority, actor_of(request), reason=reason, request_id=request_id_of(request))
+    messages.success(request, f"The priority is {run.priority} now.")
+    return page_of(run_id)
 
 
 def page_of(run_id: object) -> str:
@@ -65,4 +69,4 @@ def _told(refusal: Refusal) -> str:
 
 
 cancel = _act(CANCEL, _cancel)
-requeue = _act(REQUEUE, _requeue)
+priority = _act(REPRIORITISE, _priority)

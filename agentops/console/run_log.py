@@ -5,7 +5,8 @@ import uuid
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, JsonResponse
 
-from agentops.console.run_page import SEE, SEE_PAYLOAD
+from agentops.console.run_facts import SEE_PAYLOAD
+from agentops.console.run_page import SEE
 from quotas.errors import Refusal
 from runs.reader import read_events
 

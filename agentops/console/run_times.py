@@ -3,16 +3,8 @@
 import datetime as dt
 
 from quotas.display import NOTHING, moment, span
-from runs.limits import Limit
 from runs.models import Run
 from runs.states import RunState
-
-LIMITS: dict[str, str] = {
-    Limit.TIME_LIMIT: "time limit",
-    Limit.WALL_CLOCK: "wall clock",
-    Limit.DEADLINE: "deadline",
-    Limit.NO_PROGRESS: "limit of no progress",
-}
 
 
 def waits_for(run: Run, now: dt.datetime) -> str:
@@ -26,18 +18,6 @@ def waits_for(run: Run, now: dt.datetime) -> str:
     if run.blocked_by_session is not None:
         parts.append("waiting for its session")
     return ", ".join(parts)
-
-
-def note_of(run: Run) -> str:
-    """Return what was asked of a running run and has not happened yet."""
-    if run.state != RunState.RUNNING:
-        return ""
-    if run.cancel_requested_at is not None:
-        return "Cancel requested; the worker is stopping the run."
-    if run.stop_requested:
-        limit = LIMITS.get(run.stop_requested, run.stop_requested)
-        return f"Its {limit} passed; the worker is stopping the attempt."
-    return ""
 
 
 def limit_rows(run: Run) -> list[list[str]]:

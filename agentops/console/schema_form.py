@@ -6,8 +6,9 @@ unions, references) is typed as JSON. The schema itself is checked by the submit
 
 import json
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, cast
 
 from django import forms
 
@@ -21,6 +22,9 @@ LONG = 500  # a text that may be longer than this gets several lines
 LONG_NAMES = frozenset(
     {"prompt", "text", "message", "content", "instructions", "input", "question", "system", "document"}
 )
+KEPT = "as it was"  # the choice that changes nothing
+KEPT_MAX = 60  # characters of it that are shown
+NUMBER_MAX = 1e300
 
 Schema = Mapping[str, Any]
 
@@ -75,6 +79,59 @@ def fields_for(spec: AgentSpec) -> dict[str, forms.Field]:
         help_text="If this is filled, the fields above are not used.",
     )
     return fields
+
+
+def showing(made: forms.Field, given: Schema, name: str, indent: int | None) -> forms.Field:
+    """Return the field with what is given for it, in a form that a browser sends back as it was.
+
+    A line of text loses its line breaks, a list of choices posts its first one, a box has no third state, and what is
+    of another type than the schema's has no place: such values are shown in several lines, as one more choice, as JSON.
+    """
+    value, is_given = given.get(name), name in given
+    common: dict[str, Any] = {"label": made.label, "help_text": made.help_text, "required": made.required}
+    if isinstance(made, forms.ChoiceField):
+        choices: list[tuple[str, str]] = [(str(one), str(label)) for one, label in cast(Any, made.choices)]
+        return _choice(forms.ChoiceField, choices, value, is_given=is_given, **common)
+    if isinstance(made, forms.BooleanField):
+        chosen = {True: "yes", False: "no"}.get(value) if isinstance(value, bool) else value
+        choices = [("yes", "yes"), ("no", "no")]
+        field = partial(forms.TypedChoiceField, coerce=lambda answer: answer == "yes", empty_value=None)
+        return _choice(field, choices, chosen, is_given=is_given, **common)
+    if not _fits(made, value):
+        made = JsonField(**common)
+    if isinstance(made, JsonField):
+        made.initial = json.dumps(value, indent=indent, ensure_ascii=False) if is_given else None
+        return made
+    if isinstance(value, str) and set(value) & set("\r\n") and not isinstance(made.widget, forms.Textarea):
+        made.widget = forms.Textarea(attrs={"rows": 6})
+    made.initial = value
+    return made
+
+
+def _choice(
+    field: Callable[..., forms.Field], choices: list[tuple[str, str]], value: Any, *, is_given: bool, **common: Any
+) -> forms.Field:
+    """Return a choice in which what is not among the choices is one of its own."""
+    known = [one for one, _ in choices]
+    if value is None and "" in known:
+        return field(choices=choices, initial="", **common)
+    if isinstance(value, str) and value in known:
+        return field(choices=choices, initial=value, **common)
+    kept = KEPT
+    while kept in known:
+        kept += "."
+    told = f"as it was: {json.dumps(value, ensure_ascii=False)[:KEPT_MAX]}" if is_given else "not given"
+    return field(choices=[(kept, told), *choices], initial=kept, **common)
+
+
+def _fits(made: forms.Field, value: Any) -> bool:
+    """Whether the field can show the value; a number that is none to a browser would come back empty."""
+    if value is None or isinstance(made, JsonField):
+        return True
+    if isinstance(made, forms.IntegerField):  # a FloatField is one too
+        kinds: tuple[type, ...] = (int, float) if isinstance(made, forms.FloatField) else (int,)
+        return isinstance(value, kinds) and not isinstance(value, bool) and abs(cast(float, value)) < NUMBER_MAX
+    return isinstance(value, str)
 
 
 def input_from(spec: AgentSpec, cleaned: Mapping[str, Any]) -> Any:

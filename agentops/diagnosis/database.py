@@ -30,15 +30,16 @@ def examine() -> Iterator[Finding]:
     waiting = pending_migrations()
     yield judged("migrations", waiting or "all applied", well=not waiting, advice="Run ./run migrate.")
     if not waiting:
-        yield _ledger()
+        yield _append_only()
     yield from _clock()
 
 
-def _ledger() -> Finding:
+def _append_only() -> Finding:
     missing = append_only.missing()
+    kept = "ledger and audit log are append-only"
     return judged(
         PART,
-        f"the ledger is append-only, without {', '.join(sorted(missing))}" if missing else "the ledger is append-only",
+        f"{kept}, without {', '.join(sorted(missing))}" if missing else kept,
         well=not missing,
         advice="Let the database user make triggers (docs/deploy.md), and run ./run reconcile_quotas --fix.",
         otherwise="warn",

@@ -1,11 +1,11 @@
 """Admin pages of money. What services write is read-only here; every act is audited in its transaction."""
 
 from quotas.admin.accounts import AccountAdmin
+from quotas.admin.audit_log import AuditEntryAdmin
 from quotas.admin.keys import ApiKeyAdmin
 from quotas.admin.ledger import LedgerEntryAdmin
 from quotas.admin.members import MembershipAdmin
 from quotas.admin.prices import PriceAdmin
-from quotas.admin.records import AuditEntryAdmin
 
 __all__ = [
     "AccountAdmin",

@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from quotas import audit
 from quotas.admin import manual_lines
-from quotas.admin.members import record_member
+from quotas.admin.members import Choosing, record_member
 from quotas.admin_base import PAGE, BoundedPaginator, actor_of, request_id_of
 from quotas.display import credits_of
 from quotas.drift import figures_of
@@ -77,7 +77,7 @@ class AccountForm(forms.ModelForm):  # type: ignore[type-arg]
         return ["limit" if name == "limit_credits" else name for name in self.changed_data]
 
 
-class MembershipInline(admin.TabularInline):  # type: ignore[type-arg]
+class MembershipInline(Choosing, admin.StackedInline):  # type: ignore[type-arg]
     model = Membership
     verbose_name = "member"
     extra = 0

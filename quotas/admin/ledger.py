@@ -3,8 +3,7 @@
 from typing import Any
 
 from django.contrib import admin
-from django.contrib.admin.options import IncorrectLookupParameters
-from django.core.exceptions import BadRequest, PermissionDenied
+from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.urls import URLPattern, path
 from django.utils.html import format_html
@@ -60,11 +59,10 @@ class LedgerEntryAdmin(RunSearch):
         """Send the lines of the list with its filters and search, all of them."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        try:
-            lines = self.get_changelist_instance(request).get_queryset(request)
-        except IncorrectLookupParameters as error:
-            raise BadRequest("The list has no such filter.") from error
-        pieces, standing = ledger.csv_rows(lines), standing_of_staff(request, "quotas.view_ledgerentry")
+        pieces, standing = (
+            ledger.csv_rows(self.rows_listed(request)),
+            standing_of_staff(request, "quotas.view_ledgerentry"),
+        )
         return csv_response(request, name="ledger", columns=ledger.COLUMNS, pieces=pieces, standing=standing)
 
     @admin.display(description="Credits")

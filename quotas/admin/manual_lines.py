@@ -128,11 +128,7 @@ def _once(request: HttpRequest, account: Account, line: Line, wanted: dict[str, 
         if entries.filter(after__form=form_id).exists():
             return None
         facts = {name: wanted[name] for name in ("amount", "reason", "run_id")}
-        written = line.write(account, **by, **facts)
-        entry = entries.get(action__startswith="ledger.", after__line=written.pk)
-        entry.after = {**(entry.after or {}), "form": form_id}
-        entry.save(update_fields=["after"])
-        return written
+        return line.write(account, **by, **facts, form_id=form_id)
 
     return in_transaction(write)
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from django.contrib import admin
+from django.contrib.admin.widgets import AutocompleteSelect
 from django.db.models import Model
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
@@ -14,8 +15,24 @@ from quotas.display import pill
 from quotas.models import Membership
 
 
+class Chooser(AutocompleteSelect):
+    """Django's field that looks up while one types, with a text while it is empty: else it has no accessible name."""
+
+    def build_attrs(self, base_attrs: dict[str, Any], extra_attrs: dict[str, Any] | None = None) -> dict[str, Any]:
+        return super().build_attrs(base_attrs, extra_attrs) | {"data-placeholder": "Choose"}
+
+
+class Choosing(admin.options.BaseModelAdmin):  # type: ignore[type-arg]
+    """Shows the fields of `autocomplete_fields` as a Chooser."""
+
+    def formfield_for_foreignkey(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
+        if db_field.name in self.autocomplete_fields:
+            kwargs["widget"] = Chooser(db_field, self.admin_site)
+        return super().formfield_for_foreignkey(db_field, request, **kwargs)
+
+
 @admin.register(Membership)
-class MembershipAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+class MembershipAdmin(Choosing, admin.ModelAdmin):  # type: ignore[type-arg]
     list_display = ["user", "account", "role", "is_active"]
     list_filter = ["role", AccountFilter]
     list_select_related = ["user", "account"]

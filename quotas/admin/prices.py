@@ -11,6 +11,7 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 
 from quotas.admin_base import ReadOnlyAdmin, actor_of
+from quotas.display import credits_of
 from quotas.errors import Refusal
 from quotas.models import AMOUNT_MAX, Price
 from quotas.prices import PriceTable, set_price
@@ -47,10 +48,14 @@ class PriceForm(forms.Form):
 @admin.register(Price)
 class PriceAdmin(ReadOnlyAdmin):
     change_list_template = "admin/quotas/price/change_list.html"
-    list_display = ["model", "kind", "per_million", "book"]
+    list_display = ["model", "kind", "credits_a_million", "book"]
     list_filter = ["kind"]
     search_fields = ["model"]
     ordering = ["model", "kind"]
+
+    @admin.display(description="Credits a million tokens")
+    def credits_a_million(self, price: Price) -> str:
+        return credits_of(price.per_million)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Price]:
         """Show the newest book; the older ones stay for the ledger."""

@@ -1,9 +1,10 @@
-"""`manage.py bench`: measure the running services and count what a run costs.
+"""`manage.py bench`: measure the running services and count what a run costs. `bench fill`: many made-up runs.
 
-Exit codes: 0 measured and within budget (or the database is not PostgreSQL, for which the budget is written); 1 a
-station is above its budget, or no worker answered; 4 no instance.
+Exit codes: 0 measured and within budget (or the database is not PostgreSQL, for which the budget is written), filled or
+removed; 1 a station is above its budget, or no worker answered; 2 refused to fill; 4 no instance.
 """
 
+import time
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -11,7 +12,7 @@ from django.db import connection
 from rich.console import Console
 from rich.progress import Progress
 
-from agentops.benchmark import cost, speed
+from agentops.benchmark import cost, fill, speed
 from agentops.counting import Counted
 from quotas.command import DONE, FAILED
 from quotas.models import AMOUNT_MAX, Account
@@ -22,15 +23,24 @@ SIZES = (1, 16)
 
 
 class Command(RunCommand):
-    help = "Measure submit, dispatch and drain of the running services, and count what a run costs them."
+    help = "Measure submit, dispatch and drain of the running services, and count what a run costs them; or fill them."
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
+        parser.add_argument("what", nargs="?", choices=("measure", "fill"), default="measure")
+        parser.add_argument("--runs", type=int, default=100_000, help="fill: how many runs are made up (100,000)")
+        parser.add_argument("--dead", type=int, default=10_000, help="fill: how many of them are dead letters (10,000)")
+        parser.add_argument("--force", action="store_true", help="fill: although there are other runs here")
+        parser.add_argument("--remove", action="store_true", help="fill: take away what was made up")
         parser.add_argument("--samples", type=int, default=100, help="runs submitted one by one (100)")
         parser.add_argument("--drain", type=int, default=500, help="runs queued at once for the drain rate (500)")
         parser.add_argument("--cost-only", action="store_true", help="count costs only: needs no worker")
 
     def run(self, options: dict[str, Any]) -> int:
+        if options["what"] == "fill":
+            return self._remove() if options["remove"] else self._fill(options)
+        if options["remove"]:
+            self.usage("--remove belongs to `bench fill`.")
         account = _account()
         costs = {size: cost.measure(account, size) for size in SIZES}
         figures: dict[str, Any] = {
@@ -45,6 +55,36 @@ class Command(RunCommand):
             figures |= self._speed(account, options)
         self._print(figures, costs)
         return DONE if figures["within_budget"] or connection.vendor != "postgresql" else FAILED
+
+    def _fill(self, options: dict[str, Any]) -> int:
+        runs, dead = max(1, options["runs"]), max(0, options["dead"])
+        fill.check(runs=runs, dead=dead, force=options["force"])
+        began = time.monotonic()
+        with Progress(console=Console(stderr=True), transient=True) as progress:
+            task = progress.add_task("runs", total=runs)
+            fill.Filling(runs=runs, dead=dead).run(lambda more: progress.advance(task, more))
+        seconds = round(time.monotonic() - began, 1)
+        if self.as_json:
+            self.emit({"database": connection.vendor, "runs": runs, "dead": dead, "seconds": seconds})
+        self.say(f"{runs:,} runs and {dead:,} dead letters in {seconds} s. `bench fill --remove` takes them away.")
+        return DONE
+
+    def _remove(self) -> int:
+        gone: list[int] = []
+        with Progress(console=Console(stderr=True), transient=True) as progress:
+            task = progress.add_task("runs", total=None)
+
+            def tell(more: int) -> None:
+                gone.append(more)
+                progress.advance(task, more)
+
+            is_whole = fill.remove(tell)
+        if self.as_json:
+            self.emit({"runs": sum(gone), "ledger": is_whole})
+        self.say(f"{sum(gone):,} made-up runs removed.")
+        if not is_whole:
+            self.say("Their ledger lines and accounts stay: the ledger has lines of others, and is append-only.")
+        return DONE
 
     def _speed(self, account: Account, options: dict[str, Any]) -> dict[str, Any]:
         try:
