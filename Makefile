@@ -2,7 +2,7 @@
 PY := .venv/bin/python
 SOURCES := agentops workers runs quotas
 
-.PHONY: help up test test-fast conformance mutants soak check lint format lock ensure
+.PHONY: help up test test-fast conformance mutants soak scale screenshots check lint format lock ensure
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -24,6 +24,12 @@ mutants: ensure ## each rule of the protocol taken out in turn: the test named f
 
 soak: ensure ## the trials of full size, about half an hour, and what they measured (ARGS="--db=postgres --redis=redis7")
 	$(PY) -m pytest tests/soak -m soak -n 0 $(ARGS)
+
+scale: ensure ## a million runs in a PostgreSQL of its own: how long each page takes, and its SQL (ARGS="--runs 100000 --dead 10000")
+	$(PY) -m tests.scale $(ARGS)
+
+screenshots: ensure ## take the pictures of docs/console.md anew (needs Chromium)
+	$(PY) -m pytest tests/browser/screenshots.py -n 0 $(ARGS)
 
 # Nothing below looks at an instance: neither its database nor its key.
 check: export DATABASE_URL := sqlite:///:memory:

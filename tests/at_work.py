@@ -19,7 +19,7 @@ from workers.worker import Worker
 
 START_SECONDS = 60.0
 PATIENCE_SECONDS = 60.0
-HELPERS = ("sweeper", "lease-beat", "unit")
+HELPERS = ("sweeper", "lease-beat", "unit", "bulk")
 TIMES = {"sweep": 0.1, "wake_wait": 0.1, "handler_grace": 0.2, "drain_grace": 0.1}
 
 

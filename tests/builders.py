@@ -12,6 +12,7 @@ from typing import Any
 
 from django.contrib.auth.hashers import PBKDF2PasswordHasher
 from django.contrib.auth.models import Permission, User
+from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
@@ -24,6 +25,7 @@ from runs.events import Event
 from runs.ids import new_run_id
 from runs.models import Attempt, EventArchive, Run, Transition
 from runs.states import EDGES, TERMINAL, Edge, RunState
+from workers.case_filing import file_letters
 from workers.models import DeadLetter, WorkerProcess
 
 PASSWORD = "correct horse battery"  # of every persona
@@ -245,11 +247,15 @@ def archive_log(run: Run) -> EventArchive:
 
 
 def make_dead_letter(run: Run | None = None, **fields: Any) -> DeadLetter:
-    """Make an open dead letter of a failed run (made here if none is given)."""
+    """Make a dead letter of a failed run (made here if none is given), open if nothing else is said, in its case."""
     run = run or make_run(RunState.FAILED)
     columns: dict[str, Any] = {"reason": DeadLetter.Reason.FATAL, "error_class": run.error_class}
     columns |= {"message": (run.error or {}).get("message", ""), "buried_at": timezone.now()}
-    return DeadLetter.objects.create(run=run, **(columns | fields))
+    letter = DeadLetter(run=run, **(columns | fields))
+    with transaction.atomic():
+        file_letters([letter])
+        letter.save()
+    return letter
 
 
 def make_worker(**fields: Any) -> WorkerProcess:

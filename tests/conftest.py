@@ -15,9 +15,10 @@ from django.conf import settings as django_settings
 from django.db import connection
 from django.test import TransactionTestCase
 
+from agentops.console.latest import Latest
 from quotas.models import Account
 from quotas.prices import PriceTable
-from runs import broker
+from runs import broker, controls
 from runs.services.estimating import forget_costs
 from tests import builders, flushing, servers
 from tests.plugin import SESSION
@@ -71,6 +72,8 @@ def isolation(settings: Any) -> Iterator[str]:
     point_at(settings, redis_url=settings.REDIS_URL, prefix=prefix)
     PriceTable.forget()
     forget_costs()
+    controls.forget()
+    Latest.forget()
     yield prefix
     broker.reset()
 

@@ -1,4 +1,4 @@
-"""Emptying the tables after a test that commits: the ledger too, which refuses that (quotas/append_only.py)."""
+"""Emptying the tables after a test that commits: also those that refuse it (quotas/append_only.py)."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,13 +8,12 @@ from django.db import connection
 from django.test import TransactionTestCase
 
 from quotas import append_only
-from quotas.models import LedgerEntry
 
 flush = TransactionTestCase._fixture_teardown
 
 
 def flush_with_ledger(test_case: Any) -> None:
-    """Flush as Django does, with the ledger's protection out of the way."""
+    """Flush as Django does, with the protection of ledger and audit log out of the way."""
     with _unprotected():
         flush(test_case)
 
@@ -24,22 +23,25 @@ def _unprotected() -> Iterator[None]:
     """Let go of as little as each server needs, and only where there is something: a test's tables are mostly empty."""
     match connection.vendor:
         case "postgresql":
-            _execute(f"ALTER TABLE {append_only.TABLE} DISABLE TRIGGER USER")  # whatever of ours is there
+            tables = [guard.table for guard in append_only.GUARDS]
+            _execute(*(f"ALTER TABLE {table} DISABLE TRIGGER USER" for table in tables))  # whatever of ours is there
             yield
-            _execute(f"ALTER TABLE {append_only.TABLE} ENABLE TRIGGER USER")
+            _execute(*(f"ALTER TABLE {table} ENABLE TRIGGER USER" for table in tables))
         case "mysql":
-            if LedgerEntry.objects.exists():
-                _execute(f"TRUNCATE TABLE {append_only.TABLE}")  # fires no trigger
+            _execute(*(f"TRUNCATE TABLE {guard.table}" for guard in _filled()))  # fires no trigger
             yield
         case _:
-            protected = LedgerEntry.objects.exists()
-            if protected:
-                append_only.remove()
+            filled = _filled()
+            append_only.remove(filled)
             yield
-            if protected:
-                append_only.install()
+            append_only.install(filled)
 
 
-def _execute(statement: str) -> None:
+def _filled() -> list[append_only.Guard]:
+    return [guard for guard in append_only.GUARDS if guard.model._default_manager.exists()]
+
+
+def _execute(*statements: str) -> None:
     with connection.cursor() as cursor:
-        cursor.execute(statement)
+        for statement in statements:
+            cursor.execute(statement)

@@ -16,8 +16,19 @@ from quotas.models import Account
 from runs import keys
 from runs.models import Run
 from tests.probes import probe_log
+from workers.dead_letters import in_state
+from workers.models import Case, CaseAccount, DeadLetter
 
-__all__ = ["all_events", "check", "check_attempts", "check_ended", "check_events", "check_money", "check_queues"]
+__all__ = [
+    "all_events",
+    "check",
+    "check_attempts",
+    "check_cases",
+    "check_ended",
+    "check_events",
+    "check_money",
+    "check_queues",
+]
 __all__ += ["check_sequence", "position", "rows_by_state"]
 
 
@@ -31,6 +42,7 @@ def check(*accounts: Account, events: bool = True, overlap: float = 0.0) -> None
     runs = list(Run.objects.filter(account__in=chosen))
     check_ended(runs)
     check_money(chosen)
+    check_cases()
     if events:
         for run in runs:
             check_events(run)
@@ -46,6 +58,16 @@ def check_ended(runs: Sequence[Run]) -> None:
 def check_money(accounts: Iterable[Account]) -> None:
     """P3: counters equal the rows they cache, one settlement a run, no open hold on an ended run."""
     assert invariants.money_drift(accounts) == []
+
+
+def check_cases() -> None:
+    """A case, and each account's share of it, counts its open letters; all letters have one."""
+    is_open = in_state(DeadLetter.objects.all(), DeadLetter.State.OPEN).order_by()
+    letters = dict(is_open.values_list("case").annotate(n=Count("pk")))
+    assert dict(Case.objects.filter(open_count__gt=0).values_list("pk", "open_count")) == letters
+    with_run = is_open.exclude(run=None).values_list("case", "run__account").annotate(n=Count("pk"))
+    shares = CaseAccount.objects.filter(open_count__gt=0).values_list("case", "account", "open_count")
+    assert sorted(shares) == sorted(with_run)
 
 
 def check_events(run: Run) -> None:

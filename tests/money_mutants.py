@@ -53,7 +53,7 @@ MONEY = (
     mutant(
         "append-only: delete", "money", "a ledger line may be deleted",
         "quotas/append_only.py",
-        '            f"CREATE TRIGGER {DELETE} BEFORE DELETE ON {TABLE} {refuse}",\n', "",
+        '            f"CREATE TRIGGER {delete} BEFORE DELETE ON {table} {refuse}",\n', "",
         f"{KEPT}::test_a_line_cannot_be_deleted",
     ),
     mutant(

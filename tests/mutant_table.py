@@ -19,6 +19,7 @@ DAGGER, LOCKS, LOG = "tests/workers/test_dagger_rules.py", "tests/runs/test_lock
 BEATS, LOOKS = "tests/workers/test_leases.py", "tests/workers/test_takeover.py"
 ENTRIES, SWEEPS = "tests/runs/test_dispatch.py", "tests/workers/test_sweeper.py"
 EXTENDS = "tests/runs/test_extension.py"
+PAUSES, DRAINS = "tests/workers/test_pauses.py", "tests/workers/test_draining.py"
 LINE, STARTS = "tests/runs/test_handing_on.py", "tests/workers/test_deliveries.py"
 LOCK_ORDER = f"{LOCKS}::test_the_account_is_locked_first_and_nothing_is_written_before_the_run_is"
 
@@ -343,4 +344,23 @@ LEASES_AND_TAKEOVER = (
     ),
 )  # fmt: skip
 
-MUTANTS = (*OWNERS, *MONEY_AND_LINES, *MONEY, *LOGS, *STREAMS, *LEASES_AND_TAKEOVER)
+HELD_BACK = (
+    _mutant(
+        "paused claim", "6.3.1", "a run of a paused queue is claimed by whoever took its entry before",
+        CLAIMS, "        and not controls.is_held(row)\n", "",
+        f"{PAUSES}::test_what_was_taken_before_the_pause_goes_back_and_no_delivery_is_counted",
+        f"{PAUSES}::test_a_run_under_a_limit_is_neither_placed_nor_parked",
+    ),
+    _mutant(
+        "the worker's last word", "12.2.1", "a worker leaves although its drain was recalled",
+        "workers/heartbeat.py", "bool(asked.update(leaving_at=Now()))", "asked.update(leaving_at=Now()) < 2",
+        f"{DRAINS}::test_a_drain_that_was_recalled_is_left_by_nobody",
+    ),
+    _mutant(
+        "the recall in time", "12.2.1", "a drain is recalled of a worker that leaves",
+        "workers/drains.py", "filter(pk=row.pk, leaving_at=None, stopped_at=None)", "filter(pk=row.pk)",
+        f"{DRAINS}::test_a_drain_that_is_asked_for_ends_with_the_workers_last_word",
+    ),
+)  # fmt: skip
+
+MUTANTS = (*OWNERS, *MONEY_AND_LINES, *MONEY, *LOGS, *STREAMS, *LEASES_AND_TAKEOVER, *HELD_BACK)

@@ -147,7 +147,10 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
     kinds = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
     reports = {kind: terminalreporter.stats.get(kind, []) for kind in kinds}
     counts = {kind: len(found) for kind, found in reports.items()}
-    conforming = {kind: sum("conformance" in one.keywords for one in found) for kind, found in reports.items()}
+    # A file that could not be read is an error without keywords.
+    conforming = {
+        kind: sum("conformance" in getattr(one, "keywords", ()) for one in found) for kind, found in reports.items()
+    }
     failing = sorted({one.nodeid for kind in ("failed", "error") for one in reports[kind] if "::" in one.nodeid})
     facts = {"servers": versions, "counts": counts, "conformance": conforming, "failing": failing}
     facts["exit"] = int(exitstatus)
@@ -163,5 +166,8 @@ def pytest_unconfigure() -> None:
 
 def _leave() -> None:
     left = [thread.name for thread in threading.enumerate() if not thread.daemon and thread.name != "MainThread"]
+    if not left:  # one of xdist's processes that was done before the others
+        pytest_unconfigure()
+        return
     print(f"threads are left behind, so this counts as a failure: {left}", file=sys.stderr, flush=True)
     os._exit(1)

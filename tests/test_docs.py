@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from runs import state_page
+from tests.browser import pages
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -93,3 +94,20 @@ def test_every_page_is_on_the_map() -> None:
     pages = {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")} - {"README.md"}
 
     assert {page for page in pages if f"({page})" not in index} == set()
+
+
+def test_each_page_of_the_console_has_its_section_and_pictures() -> None:
+    text = (DOCS / "console.md").read_text(encoding="utf-8")
+    sections = {part.split("\n", 1)[0]: part for part in re.split(r"(?m)^## ", text)[1:]}
+    images = DOCS / "images" / "console"
+    shown = {name for part in sections.values() for name in re.findall(r"\(images/console/([^)]+)\)", part)}
+
+    for section in {section for section, _ in pages.catalogue().values()}:
+        name = re.sub(r"\W+", "-", section.lower())
+        pictures = set(re.findall(r"console/([^)]+)\)", sections[section]))
+        assert {f"{name}-full-light.webp", f"{name}-full-dark.webp"} <= pictures
+        assert len(re.sub(r"<!-- pictures -->.*", "", sections[section], flags=re.DOTALL)) > len(section) + 100, section
+    sizes = {path.name: path.stat().st_size for path in images.iterdir()}
+    assert shown == set(sizes)
+    assert max(sizes.values()) <= 60 * 1024
+    assert sum(sizes.values()) <= 6 * 1024 * 1024

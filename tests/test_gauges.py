@@ -11,6 +11,7 @@ from prometheus_client import REGISTRY
 from agentops import gauges
 from agentops.counting import count
 from runs import broker, keys, metrics, ready
+from runs.controls import begin_maintenance, pause_queue
 from runs.services import cancel_run, submit_run
 from tests import builders, servers
 
@@ -74,6 +75,7 @@ def test_workers_and_dead_letters_are_those_that_count(account):
     assert shown["agentops_dead_letters_open", "fatal"] == 2
     assert shown["agentops_dead_letters_open", "poison"] == 1
     assert shown["agentops_dead_letters_open", "exhausted"] == 0
+    assert shown["agentops_cases_open",] == 2
 
 
 def test_what_the_streams_have_is_read_in_one_round_trip(account, redis, settings):
@@ -104,7 +106,18 @@ def test_it_costs_as_many_statements_with_a_hundred_rows(account):
         gauges.read_database()
 
     assert many.statements == few.statements, many.sql
-    assert many.statements == len(gauges.queue_names()) + 2
+    assert many.statements == len(gauges.queue_names()) + 6
+
+
+def test_a_paused_queue_and_maintenance_are_shown_as_one(account):
+    before = of(gauges.read_database())
+    pause_queue(queue="default", actor="tester", reason="a bad release")
+    begin_maintenance(message="back soon", actor="tester")
+
+    shown = of(gauges.read_database())
+
+    assert (before["agentops_queue_paused", "default"], before["agentops_maintenance",]) == (0, 0)
+    assert (shown["agentops_queue_paused", "default"], shown["agentops_maintenance",]) == (1, 1)
 
 
 async def test_scrapes_share_a_reading(async_client, own_redis):

@@ -7,7 +7,8 @@ import httpx
 import pytest
 from django.db import connection
 
-from quotas.ledger import COLUMNS, PIECE
+from quotas.database import PIECE
+from quotas.ledger import COLUMNS
 from quotas.models import LedgerEntry
 from tests import builders
 from tests.probes import Stack

@@ -35,6 +35,7 @@ class Call:
 
 
 RUN = "?session={session}", "?tag={tag}", "?after={run_id}", "?agent=probe.ret&state=failed"
+RUN += "?metadata={metadata}", "?from=2020-01-01&to=2100-01-01", "?fingerprint={fingerprint}"
 LEDGER = "?after={ledger_id}", "?after=999999999", "?run={run_id}", "?session={session}", "?format=csv"
 SPENDING = tuple(f"?by={by}" for by in ("agent", "session", "tag", "day", "run", "attempt"))
 SPENDING += ("?by=run&session={session}", "?by=run&tag={tag}", "?by=session&format=csv", "?by=run&run={run_id}")
@@ -57,10 +58,12 @@ CALLS: dict[str, dict[str, Call]] = {
     "files": {"POST": Call("submit", "own", upload=True)},
     "agents": {"GET": Call("read", "own")},
     "agents/<path:name>": {"GET": Call("read", "own")},
-    "dead-letters": {"GET": Call("admin", "own", queries=("?after=999999999", "?state=open"))},
+    "dead-letters": {"GET": Call("admin", "own", queries=("?after=999999999", "?state=open", "?case={case_id}"))},
     "dead-letters/<int:letter_id>": {"GET": Call("admin", "thing")},
     "dead-letters/<int:letter_id>/requeue": {"POST": Call("admin", "thing", REASON)},
     "dead-letters/<int:letter_id>/discard": {"POST": Call("admin", "thing", REASON)},
+    "cases": {"GET": Call("admin", "own", queries=("?after=999999999", "?state=open"))},
+    "cases/<int:case_id>": {"GET": Call("admin", "thing")},
     "queue/status": {"GET": Call("admin", "all")},
     "workers": {"GET": Call("admin", "all")},
 }
@@ -82,6 +85,8 @@ MODELS = {
     "quotas/ledgerentry": "quotas.{verb}_ledgerentry",
     "quotas/auditentry": "quotas.{verb}_auditentry",
     "runs/run": "runs.{verb}_run",
+    "workers/bulkoperation": "workers.{verb}_bulkoperation",
+    "workers/case": "workers.{verb}_case",
     "workers/deadletter": "workers.{verb}_deadletter",
     "workers/workerprocess": "workers.{verb}_workerprocess",
 }
@@ -103,32 +108,87 @@ PAGES: dict[str, str] = {
     "password_change/": ANY_STAFF,
     "password_change/done/": ANY_STAFF,
     "overview.json": ANY_STAFF,  # each number by its permission: tests/console/test_pages.py
+    "overview/charts.json": "runs.view_run",
+    "overview/parts.json": ANY_STAFF,  # each part by its permission: tests/console/test_overview.py
+    "agents/": "runs.view_run",
     "autocomplete/": NEVER,  # without the names of a field; with them, by the permission on its model
     "r/<path:content_type_id>/<path:object_id>/": NEVER,  # none of our models has a page elsewhere
-    "^(?P<app_label>auth|axes|quotas|runs|workers)/$": "runs.view_run",
+    "^(?P<app_label>axes|quotas|runs|workers|auth)/$": "runs.view_run",
     "(?P<url>.*)$": NEVER,
     "auth/user/<id>/password/": "auth.change_user",
+    "queues/pause/": "runs.pause_queue",
+    "queues/resume/": "runs.pause_queue",
+    "maintenance/begin/": "runs.set_maintenance",
+    "maintenance/end/": "runs.set_maintenance",
+    "requeue-plan/": "runs.requeue_run",  # of a dead letter: workers.requeue_deadletter
+    "bulk-plan/": "workers.run_bulkoperation",  # each act by its own too
+    "workers/bulkoperation/<int:pk>/progress.json": "workers.view_bulkoperation",
+    "workers/bulkoperation/<int:pk>/abort/": "workers.run_bulkoperation",
+    "workers/bulkoperation/<int:pk>/again/": "workers.run_bulkoperation workers.requeue_deadletter",
+    "streams/": "workers.view_workerprocess",
+    "streams/repair/": "workers.repair_streams",
+    "workers/workerprocess/<int:pk>/drain/": "workers.drain_workerprocess",
+    "workers/workerprocess/<int:pk>/undrain/": "workers.drain_workerprocess",
+    "workers/workerprocess/<int:pk>/take-over/": "workers.drain_workerprocess",
     "spending/": "quotas.view_ledgerentry",
     "spending.csv": "quotas.view_ledgerentry",
     "submit/": "runs.submit_run",
+    "runs/run/rows.json": "runs.view_run",
+    "runs/run/views/save/": "runs.view_run runs.save_view",
+    "runs/run/views/<int:pk>/rename/": "runs.view_run runs.save_view",
+    "runs/run/views/<int:pk>/delete/": "runs.view_run runs.save_view",
     "runs/run/<uuid:run_id>/change/": "runs.view_run",
     "runs/run/<uuid:run_id>/facts.json": "runs.view_run",
     "runs/run/<uuid:run_id>/raw.json": "runs.view_run",
     "runs/run/<uuid:run_id>/events.json": "runs.view_run runs.view_payload",
     "runs/run/<uuid:run_id>/ticket/": "runs.view_run runs.view_payload",
     "runs/run/<uuid:run_id>/cancel/": "runs.cancel_run",
-    "runs/run/<uuid:run_id>/requeue/": "runs.requeue_run",
+    "runs/run/<uuid:run_id>/priority/": "runs.reprioritise_run",
     "runs/run/<uuid:run_id>/artifacts/<int:pk>/": "runs.view_run runs.view_payload",
     "quotas/account/<int:pk>/line/<slug:kind>/": "quotas.grant quotas.view_account",  # each kind by its own
     "quotas/ledgerentry/export.csv": "quotas.view_ledgerentry",
+    "quotas/auditentry/export.csv": "quotas.view_auditentry quotas.export_audit",
+    "quotas/auditentry/export.jsonl": "quotas.view_auditentry quotas.export_audit",
     "quotas/apikey/<int:pk>/rotate/": "quotas.add_apikey",
     "quotas/apikey/<int:pk>/revoke/": "quotas.change_apikey",
     "quotas/price/set/": "quotas.add_price",
-    "workers/deadletter/<int:pk>/requeue/": "workers.requeue_deadletter",
+    "workers/case/<int:pk>/assign/": "workers.triage_case",
+    "workers/case/<int:pk>/ignore/": "workers.triage_case",
+    "workers/case/<int:pk>/resolve/": "workers.triage_case",
+    "workers/case/<int:pk>/reopen/": "workers.triage_case",
+    "workers/case/<int:pk>/note/": "workers.triage_case",
     "workers/deadletter/<int:pk>/discard/": "workers.discard_deadletter",
+    "workers/deadletter/<int:pk>/restore/": "workers.discard_deadletter",
 }
-POSTS = {
-    page for page in PAGES if page.endswith(("/rotate/", "/revoke/", "/requeue/", "/discard/", "/cancel/", "/ticket/"))
+POSTS = {page for page in PAGES if page.endswith(("/rotate/", "/revoke/", "/discard/", "/cancel/", "/ticket/"))}
+POSTS |= {page for page in PAGES if page.endswith(("/priority/", "/abort/", "/again/", "/restore/"))}
+POSTS |= {page for page in PAGES if page.startswith(("queues/", "maintenance/"))} | {"streams/repair/"}
+POSTS |= {page for page in PAGES if page.startswith(("workers/workerprocess/<int:pk>/", "runs/run/views/"))}
+POSTS |= {page for page in PAGES if page.startswith("workers/case/<int:pk>/")}
+# Pages that show a form and take it: visited with GET, and by who must be refused with POST too.
+FORMS = {"requeue-plan/", "bulk-plan/", "submit/", "quotas/account/<int:pk>/line/<slug:kind>/", "quotas/price/set/"}
+FORMS |= {"auth/user/<id>/password/"}
+NEWEST = "newer_than=00000000000000000000000000000000"
+OF_LETTER = "?letter={letter}"
+# What a page is asked beside its bare address; `{names}` as in the queries of the API.
+ASKED: dict[str, tuple[str, ...]] = {
+    "requeue-plan/": ("?run={run_id}", OF_LETTER),
+    "bulk-plan/": (
+        "?kind=requeue&source=letters",
+        "?kind=requeue&source=runs&ids={run_id}",
+        "?kind=discard&source=letters&case={case_id}",
+        "?kind=cancel&source=runs&state=queued",
+        "?kind=reprioritise&source=runs&session={session}",
+    ),
+    "submit/": ("?agent=probe.ret",),
+    "spending/": tuple(f"?account={{account}}&by={by}" for by in ("agent", "session", "run", "attempt", "tag")),
+    "runs/run/": ("?q={run_id}", "?q={session}", "?state=failed", "?case={case_id}"),
+    "runs/run/rows.json": (f"?ids={{run_id}}&{NEWEST}", f"?q={{session}}&{NEWEST}"),
+    "workers/deadletter/": ("?q={run_id}", "?case={case_id}"),
+    "workers/case/": ("?q={case_id}", "?q=agent_bug"),
+    "quotas/auditentry/": ("?q={run_id}",),
+    "quotas/ledgerentry/": ("?q={run_id}",),
+    "quotas/hold/": ("?q={run_id}",),
 }
 for model, permission in MODELS.items():
     view, change = permission.format(verb="view"), permission.format(verb="change")

@@ -4,8 +4,10 @@ import itertools
 import json
 import re
 import secrets
+import uuid
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlencode
 
 from django.core.files.base import ContentFile
 from django.core.files.storage import storages
@@ -18,12 +20,12 @@ from quotas.models import AMOUNT_MAX, Account, ApiKey, Hold, LedgerEntry, Member
 from runs import broker, lifecycle
 from runs.archive import pack
 from runs.events import Event
-from runs.models import Artifact, Attempt, EventArchive, Run, StoredFile, Transition
+from runs.models import Artifact, Attempt, EventArchive, Run, SavedView, StoredFile, Transition
 from runs.services.estimating import ENOUGH
 from runs.services.files import store_upload
 from tests import builders
 from tests.access.rules import API, Call
-from workers.models import DeadLetter
+from workers.models import BulkOperation, DeadLetter
 
 RECENT = "probe.varied"  # its estimate is what the account's recent runs of it cost
 SCOPES = ["read", "submit", "cancel", "admin"]
@@ -48,6 +50,7 @@ class World:
         self.member = Membership.objects.get(account=self.a)
         self.stranger = builders.make_user("stranger", account=self.b, role="owner")
         self.stranger_key = builders.make_api_key(self.b, scopes=SCOPES)[1]
+        self.worker = builders.make_worker()
         self.session, self.tag = self._mark("session"), self._mark("tag")
         self._runs()
         self._rest()
@@ -96,9 +99,16 @@ class World:
             content_type="text/plain",
             chunks=[self._mark("file").encode()],
         )
+        self.view = SavedView.objects.create(
+            owner=self.owner, name=self._mark("view name"), query=urlencode({"session": self._mark("view query")})
+        )
         self.letter = builders.make_dead_letter(
             self.failed, message=self._mark("letter"), payload=self._mark("payload")
         )
+        self.operation = BulkOperation.objects.create(
+            form_id=uuid.uuid4(), kind="requeue", source="letters", query={"account": self.a.name}, state="done",
+            actor=self._mark("bulk actor"), reason=self._mark("bulk reason"),
+        )  # fmt: skip
         self.grant = LedgerEntry.objects.create(
             account=self.a, kind="grant", amount=-5_000_009, actor=self._mark("grantor"), reason=self._mark("grant")
         )
@@ -111,6 +121,7 @@ class World:
     def addresses(self, route: str) -> Iterator[str]:
         """Yield the route's addresses with what A has: one for each of its runs, where a run is named."""
         names: dict[str, list[Any]] = {"run_id": [run.pk for run in self.runs], "letter_id": [self.letter.pk]}
+        names["case_id"] = [self.letter.case_id]
         names |= {"key": [self.session], "name": [self.artifact] if "artifacts" in route else ["probe.ret", RECENT]}
         asked = re.findall(r"<(?:\w+:)?(\w+)>", route)
         for values in itertools.product(*(names[name] for name in asked)):
@@ -123,6 +134,10 @@ class World:
             run_id=self.failed.pk,
             ledger_id=self.grant.pk + 1,
             letter=self.letter.pk,
+            account=self.a.name,
+            case_id=self.letter.case_id,
+            metadata="{}={}".format(*next(iter(self.failed.metadata.items()))),
+            fingerprint=self.letter.case.fingerprint if self.letter.case else "0" * 64,
         )
 
     def traces(self, answer: Any, *asked: str) -> list[str]:

@@ -195,6 +195,7 @@ def test_cancel_from_the_page(browser: Browser, web: WebServer, worker: Any) -> 
     page.click("#run-cancel button")
     await_state(page, "cancelled")
 
+    page.mouse.move(0, 0)  # what is under the pointer waits until it is left
     page.wait_for_selector("#run-requeue:visible", timeout=WAIT_MS)
     assert not page.is_visible("#run-cancel")
     assert Run.objects.get(pk=run.pk).state == "cancelled"

@@ -11,10 +11,11 @@ from django.core.management import call_command
 from django.utils import timezone
 
 from agentops import checks
-from agentops.diagnosis import database, redis_server
+from agentops.diagnosis import database, processes, redis_server
 from quotas import append_only
 from quotas.prices import PriceTable, install_default_prices
-from tests import servers
+from runs.models import Maintenance, QueuePause
+from tests import builders, servers
 from tests.working import registered
 from workers.models import WorkerProcess
 
@@ -58,6 +59,26 @@ def test_a_healthy_installation(settings: Any) -> None:
     assert ("workers", "1 alive") in lines(findings, "ok")
     assert ("model", "no endpoint") in lines(findings, "warn")
     assert all(finding["advice"] for finding in findings if finding["level"] != "ok")
+
+
+def test_a_queue_without_a_worker_a_pause_and_maintenance_are_warned_of() -> None:
+    builders.make_worker(queues=["default"])
+    builders.make_worker(queues=["lonely"], drain_requested_at=timezone.now())
+    QueuePause.objects.create(queue="default", reason="a bad release", paused_by="ann")
+    Maintenance.objects.create(pk=1, message="back at noon", retry_after_seconds=60, set_by="olga")
+    with registered("test.lonely", queue="lonely"):
+        found = [finding for finding in processes.examine() if finding.level == "warn"]
+
+    advice = {finding.fact: finding.advice for finding in found}
+    start = "Start a worker: ./run runworker_streams --queues lonely"
+    assert advice["no live worker takes from the queue lonely"] == start
+    assert "no live worker takes from the queue default" not in advice
+    (paused,) = (finding for finding in found if finding.part == "queues")
+    assert "the queue default is paused by ann" in paused.fact
+    assert "a bad release" in paused.fact
+    assert "./run queues resume default" in paused.advice
+    (on,) = (finding for finding in found if finding.part == "maintenance")
+    assert ("olga" in on.fact, "./run maintenance off" in on.advice) == (True, True)
 
 
 def test_servers_that_are_away(settings: Any, own_redis: servers.Server) -> None:
@@ -109,7 +130,7 @@ def test_a_ledger_without_its_protection() -> None:
     finally:
         append_only.install()
 
-    assert (found.level, append_only.CHANGE in found.fact) == ("warn", True)
+    assert (found.level, append_only.AUDIT.name("change") in found.fact) == ("warn", True)
     assert "reconcile_quotas --fix" in found.advice
 
 

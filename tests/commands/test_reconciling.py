@@ -7,6 +7,7 @@ import pytest
 from agentops import invariants
 from quotas import append_only
 from quotas.models import Account, AuditEntry, Hold, LedgerEntry
+from runs.management.commands.reconcile_quotas import Command
 from tests import builders
 
 
@@ -103,6 +104,11 @@ def test_reconcile_looks_at_one_account_where_it_is_named(manage, account, other
 
 
 @pytest.mark.django_db(transaction=True)
+def test_reconcile_says_that_it_looks_at_all_accounts():
+    said = " ".join(Command().create_parser("manage.py", "reconcile_quotas").format_help().split())
+    assert "look at this account only (default: at all accounts)" in said
+
+
 def test_reconcile_puts_the_ledgers_protection_back(manage):
     append_only.remove()
     try:

@@ -1,6 +1,8 @@
 """What operators do in the console: each act is a POST with a permission, one service call, and an audit line."""
 
+import uuid
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from django.test import Client
@@ -30,6 +32,12 @@ def acts() -> list[str]:
     return list(AuditEntry.objects.order_by("id").values_list("action", flat=True))
 
 
+def requeued(console: Client, reason: str = "again", **target: Any) -> Any:
+    """Start the plan of the requeue of a run or a letter, and return the page it leads to."""
+    address = f"/admin/requeue-plan/?{urlencode(target)}"
+    return console.post(address, {"reason": reason, "form_id": uuid.uuid4()}, follow=True)
+
+
 # -- permissions -----------------------------------------------------------------------------------
 
 
@@ -39,9 +47,9 @@ def test_every_act_needs_its_permission_and_a_post(client: Client, account: Acco
     key, _ = builders.make_api_key(account)
     addresses = [
         f"/admin/runs/run/{run.pk}/cancel/",
-        f"/admin/runs/run/{run.pk}/requeue/",
-        f"/admin/workers/deadletter/{letter.pk}/requeue/",
         f"/admin/workers/deadletter/{letter.pk}/discard/",
+        f"/admin/requeue-plan/?run={run.pk}",
+        f"/admin/requeue-plan/?letter={letter.pk}",
         "/admin/submit/",
         "/admin/quotas/price/set/",
         "/admin/quotas/apikey/add/",
@@ -55,7 +63,7 @@ def test_every_act_needs_its_permission_and_a_post(client: Client, account: Acco
         addresses, 403
     )
     client.force_login(builders.make_operator("everything"))
-    assert {address: client.get(address).status_code for address in addresses[:4]} == dict.fromkeys(addresses[:4], 405)
+    assert {address: client.get(address).status_code for address in addresses[:2]} == dict.fromkeys(addresses[:2], 405)
     assert (acts(), Run.objects.count()) == ([], 1)
 
 
@@ -102,31 +110,30 @@ def test_cancel_of_an_ended_run_says_so(console: Client, account: Account) -> No
 
 def test_requeue_leads_to_the_new_run_and_a_second_one_to_the_first(console: Client, account: Account) -> None:
     run = builders.make_run("failed", account=account)
-    address = f"/admin/runs/run/{run.pk}/requeue/"
 
-    first = console.post(address, {"reason": "again"})
-    second = console.post(address, {"reason": "again"}, follow=True)
+    first = requeued(console, run=run.pk)
+    second = requeued(console, run=run.pk)
 
     new = Run.objects.exclude(pk=run.pk).get()
-    assert first["Location"] == f"/admin/runs/run/{new.pk}/change/"
-    assert f'href="/admin/runs/run/{new.pk}/change/"' in said(second)
+    assert first.redirect_chain[0][0] == f"/admin/runs/run/{new.pk}/change/"
+    assert f"as {new.pk}" in said(second)
 
 
 def test_a_refusal_is_a_message(console: Client, account: Account) -> None:
     Account.objects.filter(pk=account.pk).update(max_in_flight=0)
     run = builders.make_run("failed", account=account)
 
-    answer = console.post(f"/admin/runs/run/{run.pk}/requeue/", follow=True)
+    answer = requeued(console, run=run.pk)
 
     assert answer.status_code == 200
-    assert "its limit is 0" in said(answer)
+    assert "its limit is 0" in answer.content.decode()
 
 
 def test_an_act_on_a_run_that_is_not_there(console: Client) -> None:
     address = "/admin/runs/run/00000000-0000-0000-0000-000000000000"
 
     assert console.post(f"{address}/cancel/").status_code < 500
-    assert console.post(f"{address}/requeue/").status_code < 500
+    assert requeued(console, run="00000000-0000-0000-0000-000000000000").status_code == 404
 
 
 # -- dead letters ----------------------------------------------------------------------------------
@@ -134,16 +141,14 @@ def test_an_act_on_a_run_that_is_not_there(console: Client) -> None:
 
 def test_requeue_of_a_dead_letter_twice_makes_one_run(console: Client, account: Account) -> None:
     letter = builders.make_dead_letter(builders.make_run("failed", account=account))
-    address = f"/admin/workers/deadletter/{letter.pk}/requeue/"
 
-    first = console.post(address, {"reason": "fixed"}, follow=True)
-    second = console.post(address, {"reason": "fixed"}, follow=True)
+    first, second = (requeued(console, letter=letter.pk, reason="fixed") for _ in range(2))
 
     letter.refresh_from_db()
     assert (letter.state, letter.resolved_by, letter.resolved_reason) == ("requeued", "operator", "fixed")
     assert Run.objects.count() == 2
-    assert "Requeued as run" in said(first)
-    assert f"Dead letter {letter.pk}:" in said(second)
+    assert said(first) == "Requeued: this is the new run."
+    assert said(second).startswith("Not requeued: ")
 
 
 def test_discard_needs_a_reason(console: Client, account: Account) -> None:
@@ -158,55 +163,66 @@ def test_discard_needs_a_reason(console: Client, account: Account) -> None:
     assert DeadLetter.objects.get().state == "discarded"
 
 
-@pytest.mark.parametrize(("verb", "state", "runs"), [("requeue", "requeued", 4), ("discard", "discarded", 3)])
-def test_selected_dead_letters_are_acted_on_after_a_page_that_asks_why(
-    console: Client, account: Account, verb: str, state: str, runs: int
-) -> None:
-    letters = [builders.make_dead_letter(builders.make_run("failed", account=account)) for _ in range(2)]
-    done = builders.make_dead_letter(builders.make_run("failed", account=account), state="discarded")
-    # One of the three selected is no longer open.
-    form = {"action": f"{verb}_selected", "_selected_action": [x.pk for x in [*letters, done]], "index": "0"}
-
-    page = console.post("/admin/workers/deadletter/", form)
-    untouched = DeadLetter.objects.filter(state="open").count()
-    if verb == "discard":
-        assert b"Say why" in console.post("/admin/workers/deadletter/", {**form, "confirmed": "1"}).content
-    answer = console.post("/admin/workers/deadletter/", {**form, "confirmed": "1", "reason": "r"}, follow=True)
-
-    assert (page.status_code, b'name="confirmed"' in page.content, untouched) == (200, True, 2)
-    assert DeadLetter.objects.filter(state=state, resolved_reason="r").count() == 2
-    assert f"Dead letter {done.pk}:" in said(answer)
-    assert Run.objects.count() == runs + (1 if verb == "requeue" else 0)
-
-
 def test_a_dead_letter_without_a_run_can_only_be_discarded(console: Client, account: Account) -> None:
     letter = builders.make_dead_letter(builders.make_run("failed", account=account))
     DeadLetter.objects.filter(pk=letter.pk).update(run=None, payload="not { json")
     address = f"/admin/workers/deadletter/{letter.pk}/"
 
     page = console.get(f"{address}change/").content
-    answer = console.post(f"{address}requeue/", follow=True)
+    plan = console.get("/admin/requeue-plan/", {"letter": letter.pk}).content
 
-    assert (b'id="requeue-form"' in page, b'id="discard-form"' in page) == (False, True)
-    assert (answer.status_code, DeadLetter.objects.get().state) == (200, "open")
+    assert (b'id="requeue-plan"' in page, b'id="discard-form"' in page) == (False, True)
+    assert b"There is nothing to do." in plan
+
+
+def test_a_plan_with_nothing_to_do_leads_to_what_there_is(console: Client, account: Account) -> None:
+    run = builders.make_run("failed", account=account)
+    requeued(console, run=run.pk)
+    new = Run.objects.exclude(pk=run.pk).get()
+    letter = builders.make_dead_letter(builders.make_run("failed", account=account))
+    console.post(f"/admin/workers/deadletter/{letter.pk}/discard/", {"reason": "known"})
+
+    after_requeue = console.get(f"/admin/requeue-plan/?run={run.pk}").content.decode()
+    after_discard = console.get("/admin/requeue-plan/", {"letter": letter.pk}).content.decode()
+
+    assert f'<a href="/admin/runs/run/{new.pk}/change/">the new run</a>' in after_requeue
+    assert f'<a href="/admin/workers/deadletter/{letter.pk}/change/">Restore it first.</a>' in after_discard
+
+
+def test_a_plan_of_one_offers_the_priorities_of_its_account(console: Client, account: Account) -> None:
+    Account.objects.filter(pk=account.pk).update(max_priority="normal")
+    run = builders.make_run("failed", account=account)
+    letter = builders.make_dead_letter(builders.make_run("failed", account=account))
+
+    for query in (f"run={run.pk}", f"letter={letter.pk}"):
+        form = console.get(f"/admin/requeue-plan/?{query}").context["form"]
+        assert [value for value, _ in form.fields["priority"].choices] == ["", "normal", "low"]
+
+
+def test_runs_that_succeeded_are_offered_in_plans_of_runs_only(console: Client, account: Account) -> None:
+    builders.make_dead_letter(builders.make_run("failed", account=account))
+    plans = [console.get("/admin/bulk-plan/", {"kind": "requeue", "source": one}) for one in ("runs", "letters")]
+
+    assert ["with_succeeded" in plan.context["form"].fields for plan in plans] == [True, False]
+    assert all("is refused for that run" in plan.context["form"].fields["priority"].help_text for plan in plans)
 
 
 def test_a_dead_letter_whose_run_was_requeued_is_shown_as_requeued(console: Client, account: Account) -> None:
     run = builders.make_run("failed", account=account)
     letter = builders.make_dead_letter(run)
-    console.post(f"/admin/runs/run/{run.pk}/requeue/")
+    requeued(console, run=run.pk)
 
     is_open = console.get("/admin/workers/deadletter/?state_is=open").content
-    requeued = console.get("/admin/workers/deadletter/?state_is=requeued").content
+    done = console.get("/admin/workers/deadletter/?state_is=requeued").content
     page = console.get(f"/admin/workers/deadletter/{letter.pk}/change/").content
 
     link = f"/admin/workers/deadletter/{letter.pk}/change/".encode()
-    assert (link in is_open, link in requeued, b'id="requeue-form"' in page) == (False, True, False)
+    assert (link in is_open, link in done, b'id="requeue-plan"' in page) == (False, True, False)
 
 
 def test_a_selection_that_is_none_is_refused(console: Client, account: Account) -> None:
     builders.make_dead_letter(builders.make_run("failed", account=account))
-    form = {"action": "requeue_selected", "_selected_action": ["x", "9" * 40], "index": "0"}
+    form = {"action": "plan_requeue", "_selected_action": ["x", "9" * 40], "index": "0"}
 
     assert console.post("/admin/workers/deadletter/", form).status_code == 400
 
@@ -363,4 +379,7 @@ def test_set_prices(console: Client) -> None:
     assert (answer.status_code, empty.status_code, huge.status_code) == (302, 200, 200)
     assert PriceTable.current().cost("own-model", {"input": 2_000_000, "output": 1_000_000}) == 17
     assert PriceBook.objects.count() == 2
-    assert b"own-model" in console.get("/admin/quotas/price/?q=own").content
+    page = console.get("/admin/quotas/price/?q=own").content
+    assert b"own-model" in page
+    assert b"Credits a million tokens" in page
+    assert b"0.000005" in page

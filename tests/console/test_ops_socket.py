@@ -55,7 +55,8 @@ async def test_staff_get_the_numbers_they_may_see() -> None:
         frame = await ops.receive_json_from(timeout=5)
 
     assert connected
-    assert set(frame) == {"type", "at", "running", "queued", "queued_total"}
+    of_runs = {"running", "queued", "queued_total", "oldest_wait", "held_back", "retrying", "failure_rate"}
+    assert set(frame) == {"type", "at", "healthy", "sentence", "problems", *of_runs}
 
 
 async def test_nobody_else_gets_in() -> None:

@@ -21,10 +21,8 @@ HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{ 7|add:7 }
 LISTS = [
     "/admin/",
     "/admin/overview.json",
-    "/admin/submit/",
-    "/admin/runs/run/",
-    "/admin/workers/deadletter/",
-    "/admin/workers/workerprocess/",
+    *("/admin/submit/", "/admin/streams/", "/admin/agents/", "/admin/agents/?agent=probe.ret"),
+    *(f"/admin/{name}/" for name in ("runs/run", "workers/deadletter", "workers/workerprocess")),
     "/admin/quotas/account/",
     "/admin/quotas/account/add/",
     *(f"/admin/quotas/membership/{page}" for page in ("", "add/")),
@@ -168,7 +166,8 @@ def test_staff_without_permission_see_an_overview_without_numbers(nobody: Client
 
     assert page.status_code == 200
     assert b'data-number="' not in page.content
-    assert set(numbers) == {"at"}
+    assert set(numbers) == {"at", "healthy", "sentence", "problems"}
+    assert (numbers["sentence"], numbers["problems"]) == ("Nothing is wrong in what you may see", [])
 
 
 def test_who_is_not_staff_is_sent_to_the_sign_in(client: Client, owner: Any) -> None:
@@ -263,9 +262,9 @@ def test_a_run_without_hold_attempt_or_transition_still_renders(root: Client, ac
     "path",
     [
         "/admin/runs/run/?q=%00",
-        "/admin/runs/run/?session_is=%00",
-        "/admin/runs/run/?tagged=a%00b",
-        "/admin/runs/run/?state__exact=%00",
+        "/admin/runs/run/?session=%00",
+        "/admin/runs/run/?tag=a%00b",
+        "/admin/runs/run/?state=%00",
         "/admin/runs/run/?submitted_at__gte=nonsense",
         "/admin/runs/run/?account__id__exact=99999999999999999999999",
         "/admin/runs/run/?p=99999999999",
@@ -296,16 +295,16 @@ def test_runs_are_found_by_id_by_its_beginning_and_by_session(root: Client, acco
 @pytest.mark.parametrize(
     ("query", "hit"),
     [
-        ({"tagged": "blue"}, True),
-        ({"tagged": "blu"}, False),
-        ({"tagged": "grün"}, True),
-        ({"session_is": "s-7"}, True),
-        ({"session_is": "s"}, False),
-        ({"agent_is": "probe.ret"}, True),
-        ({"agent_is": "gone.agent"}, False),
-        ({"state__exact": "queued"}, True),
-        ({"state__exact": "failed"}, False),
-        ({"state__exact": "scheduled"}, False),
+        ({"tag": "blue"}, True),
+        ({"tag": "blu"}, False),
+        ({"tag": "grün"}, True),
+        ({"session": "s-7"}, True),
+        ({"session": "s"}, False),
+        ({"agent": "probe.ret"}, True),
+        ({"agent": "gone.agent"}, False),
+        ({"state": "queued"}, True),
+        ({"state": "failed"}, False),
+        ({"state": "scheduled"}, False),
     ],
     ids=str,
 )
@@ -331,9 +330,10 @@ def test_a_list_of_many_runs_loads_no_large_text_and_asks_few_questions(
 
 def test_no_script_of_ours_turns_data_into_markup() -> None:
     forbidden = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|srcdoc")
-    scripts = [*Path("agentops/console/static").rglob("*.js"), *Path("runs/static").rglob("*.js")]
+    ours = [*Path("agentops/console/static").rglob("*.js"), *Path("runs/static").rglob("*.js")]
+    scripts = [path for path in ours if "vendor" not in path.parts]
 
-    assert len(scripts) == 4
+    assert len(scripts) > 10
     assert {str(path): forbidden.findall(path.read_text()) for path in scripts} == {str(p): [] for p in scripts}
 
 

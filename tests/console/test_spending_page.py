@@ -93,7 +93,7 @@ def test_a_long_list_is_paged(console: Client, account: Account, django_assert_m
     for number in range(55):
         builders.make_run("succeeded", account=account, cost=number, archived=False)
 
-    with django_assert_max_num_queries(16):
+    with django_assert_max_num_queries(18):
         first = console.get("/admin/spending/?by=run&account=acme").content.decode()
     following = re.search(r'href="(\?[^"]*after=[^"]*)"', first)
     assert following is not None

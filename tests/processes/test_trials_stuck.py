@@ -52,7 +52,7 @@ def test_f25_f26_cancels_of_what_has_ended_and_a_busy_higher_priority(stack):
     stack.worker(concurrency=1)
     done = submit(account, "probe.ret", value=1)
     until("succeeded", done)
-    busy = submit(account, "probe.sleep", seconds=10)  # longer than the submits below take on a busy machine
+    busy = submit(account, "probe.sleep", seconds=100)  # until it is cancelled, however busy the machine is
     until_begun(busy)
 
     def prioritised(priority: str, count: int) -> list[Run]:
@@ -64,7 +64,8 @@ def test_f25_f26_cancels_of_what_has_ended_and_a_busy_higher_priority(stack):
     assert waits["low"] >= waits["high"] > 0  # the age of what may starve is told
     assert {cancel_run(run_id=done.pk, actor="test").what for _ in range(200)} == {"ended"}
 
-    until("succeeded", busy, *low, *high, timeout=PATIENCE)
+    cancel_run(run_id=busy.pk, actor="test")
+    until("succeeded", *low, *high, timeout=PATIENCE)
     begun = [line["run"] for line in probe_log() if line["phase"] == "start"][2:]
     assert begun == [str(run.pk) for run in [*high, *low]]
     assert kinds(done) == PLAIN_LIFE

@@ -1,4 +1,4 @@
-"""The ledger is append-only in the database itself, on every engine."""
+"""Ledger and audit log are append-only in the database itself, on every engine."""
 
 import uuid
 
@@ -7,9 +7,9 @@ from django.db import DatabaseError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from quotas import append_only
+from quotas import append_only, audit
 from quotas import services as money
-from quotas.models import LedgerEntry
+from quotas.models import AuditEntry, LedgerEntry
 from quotas.prices import set_price
 
 pytestmark = pytest.mark.django_db
@@ -53,7 +53,7 @@ def test_no_figure_of_a_line_can_be_changed(line, other_account):
         "at": timezone.now(),
         "id": line.pk + 1,
     }
-    assert {*changes, *append_only.EMPTIED} == {field.name for field in LedgerEntry._meta.local_concrete_fields}
+    assert {*changes, *append_only.LEDGER.emptied} == {field.name for field in LedgerEntry._meta.local_concrete_fields}
     before = LedgerEntry.objects.values().get()
 
     for name, value in changes.items():
@@ -79,12 +79,57 @@ def test_saving_a_line_as_it_is_changes_nothing_and_is_let_be(line):
     assert LedgerEntry.objects.get().amount == 7
 
 
-def test_where_emptying_at_once_can_be_refused_it_is():
-    guarded = append_only.TRUNCATE in append_only.NAMES[connection.vendor]
+@pytest.mark.parametrize("guard", append_only.GUARDS, ids=lambda guard: guard.table)
+def test_where_emptying_at_once_can_be_refused_it_is(guard):
+    guarded = guard.name("truncate") in guard.names
 
     assert guarded == (connection.vendor == "postgresql")
     if guarded:
-        assert refused(lambda: connection.cursor().execute(f"TRUNCATE {append_only.TABLE}"))
+        assert refused(lambda: connection.cursor().execute(f"TRUNCATE {guard.table}"))
+
+
+@pytest.fixture
+def entry():
+    return audit.record(
+        actor="jane",
+        action="x.y",
+        target_type="thing",
+        target_id=1,
+        before={"a": 1},
+        after=[2],
+        reason="words",
+        request_id="r",
+    )
+
+
+def test_no_fact_of_an_audit_entry_can_be_changed(entry):
+    changes = {
+        "id": entry.pk + 1,
+        "at": timezone.now(),
+        "actor": "joe",
+        "action": "x.z",
+        "target_type": "other",
+        "target_id": "2",
+        "request_id": "s",
+        "before": {"a": 2},
+        "after": {},
+        "reason": "other words",
+    }
+    assert set(changes) == {field.name for field in AuditEntry._meta.local_concrete_fields}
+    before = AuditEntry.objects.values().get()
+
+    for name, value in changes.items():
+        assert refused(lambda name=name, value=value: AuditEntry.objects.update(**{name: value})), name
+    assert refused(entry.delete)
+
+    assert AuditEntry.objects.values().get() == before
+
+
+def test_what_an_audit_entry_says_in_words_can_be_emptied(entry):
+    assert audit.forget_texts(target_type="thing", target_ids=[1]) == 1
+
+    entry.refresh_from_db()
+    assert (entry.before, entry.after, entry.reason, entry.actor, entry.action) == (None, None, "", "jane", "x.y")
 
 
 @pytest.mark.django_db(transaction=True)
@@ -92,7 +137,7 @@ def test_what_is_missing_is_found_and_can_be_put_back(account):
     assert append_only.missing() == set()
     append_only.remove()
     try:
-        assert append_only.missing() == append_only.NAMES[connection.vendor]
+        assert append_only.missing() == {name for guard in append_only.GUARDS for name in guard.names}
     finally:
         assert append_only.install()
 

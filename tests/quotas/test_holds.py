@@ -7,7 +7,7 @@ import pytest
 from django.utils import timezone
 
 from quotas import services as money
-from quotas.errors import QuotaExceeded, TooManyInFlight
+from quotas.errors import QuotaExceeded, TooManyInFlight, WriteOffTooLarge
 from quotas.models import Account, Hold, LedgerEntry
 from quotas.prices import set_price
 from quotas.selectors import quota_of, spent_in_period
@@ -108,6 +108,9 @@ def test_the_places_of_an_account_are_counted(purse):
         money.check_in_flight(money.lock_account(purse.pk))
 
     assert refused.value.facts == {"account": "purse", "in_flight": 3, "limit": 3}
+    assert refused.value.message == "The account purse has 3 runs in flight; its limit is 3."
+    one = TooManyInFlight(account="purse", in_flight=1, limit=1)
+    assert one.message == "The account purse has 1 run in flight; its limit is 1."
 
 
 def test_a_settlement_books_what_was_really_spent(purse):
@@ -342,6 +345,22 @@ def test_a_settle_line_names_the_period_and_the_agent(purse):
 
     line = LedgerEntry.objects.get()
     assert (line.period, line.agent) == (timezone.now().strftime("%Y-%m"), "team.writer")
+
+
+def test_a_waived_cost_is_settled_and_written_off_at_once(purse):
+    run_id = hold(purse, 100)
+
+    close(purse, Bill(run_id, 130, agent="team.writer", waived_by="ann"))
+
+    lines = LedgerEntry.objects.filter(run_id=run_id).order_by("pk").values_list("kind", "amount", "agent", "actor")
+    assert list(lines) == [("settle", 130, "team.writer", ""), ("write_off", -130, "team.writer", "ann")]
+    assert figures(purse) == {"held": 0, "spent": 0, "in_flight": 0}
+    assert Hold.objects.get(run_id=run_id).actual == 130
+    dear = hold(purse, 100)
+    close(purse, Bill(dear, 5000, waived_by="ann"))
+    assert not LedgerEntry.objects.get(settle_key=dear).overdraft  # the account never was beyond its limit
+    with pytest.raises(WriteOffTooLarge):  # nothing is left of it to be forgiven
+        money.write_off(purse, amount=1, reason="again", actor="bob", run_id=run_id)
 
 
 def test_a_new_period_begins_with_nothing_spent_and_keeps_what_is_held(purse):

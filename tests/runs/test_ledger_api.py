@@ -8,7 +8,8 @@ import pytest
 
 from quotas import services as money
 from quotas.csv_export import cell
-from quotas.ledger import COLUMNS, PIECE, csv_rows, lines_of
+from quotas.database import PIECE
+from quotas.ledger import COLUMNS, csv_rows, lines_of
 from quotas.models import LedgerEntry
 from runs.models import Run
 from tests import builders

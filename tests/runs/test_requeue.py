@@ -2,11 +2,12 @@
 
 import pytest
 
+from quotas.drift import figures_of
 from quotas.errors import QuotaExceeded, TooManyInFlight
-from quotas.models import Account, AuditEntry, Hold
+from quotas.models import Account, AuditEntry, Hold, LedgerEntry
 from runs import errors, selectors
 from runs.models import Run
-from runs.services import requeue_run
+from runs.services import Changes, requeue_run
 from runs.services.sessions import slot_of
 from runs.states import OPEN, TERMINAL
 from tests import builders, working
@@ -42,6 +43,24 @@ def test_an_ended_run_gets_a_new_run_of_the_same_input(account, state):
     assert (entry.target_id, entry.before, entry.reason) == (str(old.pk), {"cost": old.cost}, "again")
     assert entry.after == {"retried_by": str(new.pk), "paid_by": account.name, "reserved": 1000}
     assert Hold.objects.get(run_id=new.pk).state == "active"
+
+
+def test_of_a_waived_requeue_nobody_pays_and_its_own_requeue_is_paid(account):
+    new = requeue(builders.make_run("failed", account=account), changes=Changes(waived=True)).run
+
+    working.finish(working.finish_of(working.claim(new)[0], cost=70))
+
+    new.refresh_from_db()
+    account.refresh_from_db()
+    assert (new.cost, new.waived_by, account.spent, account.held) == (70, "tester", 0, 0)
+    assert list(LedgerEntry.objects.filter(run_id=new.pk).values_list("kind", "amount", "actor")) == [
+        ("settle", 70, ""),
+        ("write_off", -70, "tester"),
+    ]
+    told = AuditEntry.objects.get(action="run.requeue").after
+    assert (told["paid_by"], told["waived"]) == ("nobody", True)
+    assert [found.drift for found in figures_of(Account.objects.all())] == [{}]
+    assert requeue(new).run.waived_by == ""
 
 
 @pytest.mark.parametrize("state", BUILDABLE_OPEN)

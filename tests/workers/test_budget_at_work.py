@@ -334,6 +334,6 @@ def test_the_page_of_a_run_and_a_terminal_tell_of_the_budget(account, client):
     Watcher(run.pk, account=account, write=lines.append).watch()
 
     assert (facts["result_name"], facts["result"]) == ("Partial output", '"800 700 "')
-    assert ["Paid by", account.name] in facts["money"]
+    assert ["Paid by", account.name, ""] in facts["money"]
     assert "[budget.warning] 0.0008 of 0.001 reserved credits are spent" in "".join(lines)
     assert 'partial output: "800 700 "' in "".join(lines)
