@@ -166,18 +166,13 @@ def take_shell(root: Watched) -> None:
 
 
 def take_loading(root: Watched, rows: dict[str, Any]) -> None:
-    """The pages whose scripts read what they show, while the answer is under way."""
+    """The page whose script reads what it shows, while the answer is under way. All others are sent whole."""
     root.page.route("**/events.json*", lambda _route: None)  # never answered
     root.page.goto(f"/admin/{ONES['Run'].format_map(rows)}", wait_until="load")
     root.page.wait_for_selector("#live-status:has-text('Reading')")
     shoot(root, "run-loading")
     root.page.goto("/admin/")
     root.page.unroute("**/events.json*")
-
-    root.page.route("**/overview/*.json*", lambda _route: None)
-    root.page.goto("/admin/", wait_until="load")
-    shoot(root, "overview-loading")
-    root.page.unroute("**/overview/*.json*")
 
 
 def take_broken(browser: Browser, stack: Stack, folder: Path) -> None:
