@@ -84,7 +84,12 @@ MONEY = (
     ),
     mutant(
         "a line's period", "money 11", "a settle line does not say in which period it is booked",
-        SETTLING, "        period=account.spent_period,\n", "",
+        SETTLING, "        amount=bill.cost,\n        period=account.spent_period,\n", "        amount=bill.cost,\n",
         f"{HELD}::test_a_settle_line_names_the_period_and_the_agent",
+    ),
+    mutant(
+        "a waived cost", "money 10", "what is waived is charged all the same",
+        SETTLING, "            if bill.waived_by and bill.cost:\n", "            if False:\n",
+        f"{HELD}::test_a_waived_cost_is_settled_and_written_off_at_once",
     ),
 )  # fmt: skip
