@@ -40,6 +40,7 @@ DATABASES = {"sqlite": "SQLite ", "postgres": "PostgreSQL ", "mariadb": "MariaDB
 NO_TESTS = 5  # pytest's exit code
 SELECTING = ("-k", "-m", "--lf", "--last-failed")
 FAILING = ("failed", "error", "xpassed")
+WORKERS = min(6, 2 * (os.cpu_count() or 1))  # trials with processes wait more than they work
 SECOND_TRIES_MAX = 10  # more than that is not bad luck
 
 
@@ -226,11 +227,11 @@ def planned(options: argparse.Namespace, rest: list[str], missing: dict[str, str
     """Return the legs to run one after the other, and the conformance cells to run side by side."""
     if options.conformance:
         return [], conformance_cells(pairs_of(options), missing, rest)
-    cores = str(min(4, os.cpu_count() or 1))
+    workers = str(WORKERS)
     if is_choice(options, rest):
-        options.workers = options.workers or ("" if selects(rest) else cores)
+        options.workers = options.workers or ("" if selects(rest) else workers)
         return chosen_legs(options, rest), []
-    legs = whole_matrix(missing, options.workers or cores, rest)
+    legs = whole_matrix(missing, options.workers or workers, rest)
     return legs, conformance_cells(pairs_of(options), missing, rest, but=legs)
 
 
@@ -245,7 +246,7 @@ def main(arguments: list[str] | None = None) -> int:
     redises = [*servers.REDIS_KINDS, *servers.ALIASES]
     parser.add_argument("--redis", action="append", choices=redises, help="may be repeated")
     parser.add_argument("--conformance", action="store_true", help="the conformance tests alone, on every pair")
-    parser.add_argument("-n", dest="workers", default="", help="processes (default: the cores, at most 4)")
+    parser.add_argument("-n", dest="workers", default="", help="processes (default: two a core, at most 6)")
     options, rest = parser.parse_known_args(arguments)
     missing = {} if is_choice(options, rest) else servers.missing()
     if options.conformance:
@@ -253,7 +254,7 @@ def main(arguments: list[str] | None = None) -> int:
     legs, cells = planned(options, rest, missing)
     for leg in legs:
         leg.run()
-    run_side_by_side(cells, int(options.workers or min(4, os.cpu_count() or 1)))
+    run_side_by_side(cells, int(options.workers or WORKERS))
     print_summary(legs, missing)
     conforms = is_choice(options, rest) or print_conformance([*legs, *cells], len(pairs_of(options)))
     insists = os.environ.get("CI", "").lower() in {"1", "true"}
